@@ -187,8 +187,10 @@ class PolicyBook:
     def _narrowing(self, workspace: str) -> _Narrowing:
         """What the workspace itself says. Where that cannot be used, what it said before."""
         known = self._narrowings.get(workspace)
-        paths = (self._home.trust, workspace_settings(workspace))
-        files = _Files(*paths) if known is None else known.files
+        if known is not None:
+            files = known.files
+        else:
+            files = _Files(self._home.trust, workspace_settings(workspace))
         if not files.changed() and known is not None:
             return known
         try:

@@ -117,25 +117,23 @@ def ensure_still_allowed(
 
 
 def judge(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
-    """What the policy says of a call at this moment."""
-    decision = _policy(call, subject, authority)
-    if call.repaired and subject.tool.has_effects:
+    """What the policy says of a call at this moment. What the book in force has decided before,
+    it remembers as far as it may."""
+    tool, mode, caller = subject.tool, call.session.mode, call.caller
+    book = authority.policies(call.session.workspace)
+    decision: Decision | None = None
+    if book.refusal is not None and tool.has_effects:
+        decision = book.refusal
+    elif type(mode) is Mode and type(caller) is CallerKind:  # they may have been given as words
+        key = tool.policy_key if subject.enclosure is None else subject.policy_key
+        decision = book.remembered.get((key, mode._value_, caller._value_))
+    if decision is None:
+        decision = book.decide(question(call, subject, book), subject.policy_key)
+    if call.repaired and tool.has_effects:
         return ask_because_repaired(decision)
-    if subject.tool.definition.always_ask:
+    if tool.definition.always_ask:
         return ask_always(decision)
     return decision
-
-
-def _policy(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
-    session = call.session
-    book = authority.policies(session.workspace)
-    if book.refusal is not None and subject.tool.has_effects:
-        return book.refusal
-    if not book.has_rules and type(session.mode) is Mode and type(call.caller) is CallerKind:
-        known = book.remembered(subject.policy_key, session.mode, call.caller)
-        if known is not None:
-            return known
-    return book.decide(question(call, subject, book), subject.policy_key)
 
 
 def _deny_reason(decision: Decision) -> str:

@@ -13,6 +13,7 @@ from callgate.core.sessions import Mode
 from callgate.core.tools import ToolContext, ToolOutput
 from callgate.dispatch.call_files import CallFiles, Report
 from callgate.dispatch.environments import Environments
+from callgate.dispatch.running import RunningCall
 from callgate.dispatch.subjects import Subject
 from callgate.workspace.files import WorkspaceFileAPI
 
@@ -23,22 +24,23 @@ class CallContext(ToolContext):
     __slots__ = (
         "_call",
         "_call_files",
-        "_diagnostics",
         "_environments",
-        "_loop",
         "_report",
+        "_running",
         "_subject",
+        "diagnostics",
     )
 
     def __init__(
         self,
-        call: ToolCall,
+        running: RunningCall,
         subject: Subject,
         report: Report,
         files: CallFiles,
         environments: Environments,
         launcher: Launcher | None = None,
     ) -> None:
+        call = running.call
         session = call.session
         self.session_id = session.id
         self.scope = call.scope
@@ -48,9 +50,9 @@ class CallContext(ToolContext):
         self._cancel_event = self._logger = self._files = self._environment = None
         self._launcher = launcher
         self._call, self._subject, self._report, self._call_files = call, subject, report, files
-        self._environments = environments
-        self._diagnostics: dict[str, None] = {}
-        self._loop = asyncio.get_running_loop()
+        self._environments, self._running = environments, running
+        self.diagnostics: dict[str, None] | None = None
+        """What was noticed about the call while it ran."""
 
     @property
     def call(self) -> ToolCall:
@@ -71,14 +73,14 @@ class CallContext(ToolContext):
         return self._environments.open(self._call.session, files, self._diagnose)
 
     def _diagnose(self, message: str) -> None:
-        self._diagnostics[message] = None
+        self.diagnostics = {**(self.diagnostics or {}), message: None}
 
     def diagnosed(self, output: ToolOutput) -> ToolOutput:
         """An output, with what was noticed about the call beside it."""
-        if self._diagnostics:
+        if self.diagnostics:
             listed = output.metadata.get("diagnostics")
             others = listed if isinstance(listed, list | tuple) else ()
-            diagnostics = [*others, *self._diagnostics]
+            diagnostics = [*others, *self.diagnostics]
             output.metadata = {**output.metadata, "diagnostics": diagnostics}
         return output
 
@@ -90,7 +92,8 @@ class CallContext(ToolContext):
             here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
             here = None
-        if here is self._loop:
+        loop = self._running.task.get_loop()
+        if here is loop:
             self._report(event_type, payload)
         else:  # a tool's own thread
-            self._loop.call_soon_threadsafe(self._report, event_type, payload)
+            loop.call_soon_threadsafe(self._report, event_type, payload)

@@ -28,7 +28,6 @@ from callgate.core.errors import (
     ToolError,
     ToolExecutionError,
     ToolProtocolError,
-    ToolValidationError,
 )
 from callgate.core.events import EventSink
 from callgate.core.ids import EXTERNAL_ID, call_id, is_call_id
@@ -54,13 +53,12 @@ from callgate.dispatch.journal import Journal
 from callgate.dispatch.lanes import Lanes
 from callgate.dispatch.permission.asking import LeftOpen
 from callgate.dispatch.permission.confirmations import Confirmation
+from callgate.dispatch.plans import Plan, Plans
 from callgate.dispatch.raw_open import is_nested, watch_opens
 from callgate.dispatch.record_writer import Recorder, RecordWriter
-from callgate.dispatch.resolve import resolve
 from callgate.dispatch.running import Running, RunningCall, Stop, StopLimits
 from callgate.dispatch.subjects import Findings, Subject
 from callgate.dispatch.tools.registry import Registered, Registry
-from callgate.dispatch.validate import validate
 from callgate.events.log import SessionLog
 from callgate.policy.decide import Decision
 from callgate.policy.rules import Outcome
@@ -69,6 +67,8 @@ _log = logging.getLogger("callgate.dispatch")
 
 Release = Callable[[], None]
 """Gives the slot of a call back."""
+Ticket = asyncio.Future[None]
+"""Done when there is a slot."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,8 +104,8 @@ class ToolDispatcher:
         self._sink = sink
         self._log = log
         self._records = None if audit is None else RecordWriter(log, audit)
-        self._limits = limits
         self._lanes = Lanes(limits.concurrency)
+        self._plans = Plans(self.registry, limits.max_timeout_s)
         self.command_rules = CommandRules(authority.policies, self.registry)
         self._confinement = Confinement(
             sandbox,
@@ -122,15 +122,21 @@ class ToolDispatcher:
         """Where calls put output aside, by session; None where none is kept."""
         return self._files.artifacts
 
-    async def run(self, call: ToolCall, confirmation: Confirmation | None = None) -> ToolResult:
+    async def run(
+        self,
+        call: ToolCall,
+        confirmation: Confirmation | None = None,
+        task: asyncio.Task[Any] | None = None,
+    ) -> ToolResult:
         """Run one call. Refusals and failures come back as results, never as exceptions.
 
-        `confirmation` is the question about it that was put before a restart."""
+        `confirmation` is the question about it that was put before a restart; `task` is the
+        current one, if that is known."""
         journal = Journal(call, self._sink, self._log, self._records)
         if confirmation is not None and self.running.closing:
             return journal.left_open()
         try:
-            running = self.running.enter(call)
+            running = self.running.enter(call, task)
         except ToolError as error:  # never got onto the road: shutting down, or a used id
             return self.refuse(_with_fresh_id(call), error)
         tool: Registered | None = None
@@ -139,30 +145,35 @@ class ToolDispatcher:
         try:
             if confirmation is not None:
                 await journal.asked_before(confirmation)
-            tool = resolve(call, self.registry)
-            timeout_s = self._timeout(call, tool)
+            plan = self._plans.find(call)
+            tool = plan.tool
+            timeout_s = plan.timeout_s if call.timeout_s is None else plan.time_limit(call)
             if tool.definition.sandboxed:
                 await self._confinement.ready()
-            subject = Subject(tool, validate(call.arguments, tool))
-            if tool.definition.sandboxed:
+            subject = Subject(tool, plan.validate(call.arguments))
+            if plan.is_confined:
                 subject = self._confinement.enclose(call, subject)
-            subject = self._confinement.confine(call, subject)
+                subject = self._confinement.confine(call, subject)
             decision = judge(call, subject, self.authority)
             if subject.enclosure is not None:
                 self._confinement.ensure(call, subject, decision)
             if confirmation is not None or decision.outcome is not Outcome.ALLOW:
-                hash = partial(_hash, tool)
+                hash = partial(_hash, plan)
                 answer = await authorize(
                     call, subject, decision, self.authority, journal, running, hash, confirmation
                 )
                 if answer is not None and answer.arguments is not None:
-                    subject = Subject(tool, validate(answer.arguments, tool))
+                    subject = Subject(tool, plan.validate(answer.arguments))
                     subject = self._confinement.enclose(call, subject)
                     subject = self._confinement.confine(call, subject)
                 if answer is not None:
                     accept(call, subject, decision, self.authority, answer)
-            release = await self._enter_lane(call, subject, decision, journal, running)
-            output = await self._execute(call, subject, journal, running, timeout_s, release)
+            if tool.has_effects:
+                journal.ensure_recordable()
+            release, ticket = self._enter_lane(call, tool)
+            if ticket is not None:
+                await self._wait_in_lane(ticket, release, running, subject, decision)
+            output = await self._execute(subject, journal, running, timeout_s, release)
             result = journal.completed(output, Findings(tool, subject, decision))
         except ToolError as error:
             result = journal.failed(error, Findings(tool, subject, decision))
@@ -186,35 +197,32 @@ class ToolDispatcher:
             await journal.settled()
         return result
 
-    async def _enter_lane(
+    def _enter_lane(self, call: ToolCall, tool: Registered) -> tuple[Release, Ticket | None]:
+        """Take a slot, or a ticket for one: what gives it back, and the ticket."""
+        session_id = call.session.id
+        if session_id in self._lanes and is_nested(session_id):
+            return _nothing, None  # the tool that makes this call has a slot already
+        lane = (session_id, tool.name, tool.definition.max_concurrent)
+        return partial(self._lanes.release, *lane), self._lanes.enter(*lane)
+
+    async def _wait_in_lane(
         self,
-        call: ToolCall,
+        ticket: Ticket,
+        release: Release,
+        running: RunningCall,
         subject: Subject,
         decision: Decision,
-        journal: Journal,
-        running: RunningCall,
-    ) -> Release:
-        """Wait for a slot; what is returned gives it back."""
-        tool = subject.tool
-        if tool.has_effects:
-            journal.ensure_recordable()
-        if is_nested(call.session.id):  # the tool that makes this call has a slot already
-            return _nothing
-        lane = (call.session.id, tool.name, tool.definition.max_concurrent)
-        release, ticket = partial(self._lanes.release, *lane), self._lanes.enter(*lane)
-        if ticket is not None:
-            try:
-                await running.until(ticket)
-                ensure_still_allowed(call, subject, self.authority, decision)
-            except BaseException:
-                if ticket.done() and not ticket.cancelled():
-                    release()
-                raise
-        return release
+    ) -> None:
+        try:
+            await running.until(ticket)
+            ensure_still_allowed(running.call, subject, self.authority, decision)
+        except BaseException:
+            if ticket.done() and not ticket.cancelled():
+                release()
+            raise
 
     async def _execute(
         self,
-        call: ToolCall,
         subject: Subject,
         journal: Journal,
         running: RunningCall,
@@ -224,11 +232,13 @@ class ToolDispatcher:
         """Say that the call starts, and start it. `release` is called once its work has ended."""
         tool = subject.tool
         try:
-            running.raise_if_stopped()
-            around = subject.enclosure
-            launcher = None if around is None else self._confinement.launcher(call, subject)
+            if running.stop is not None:
+                raise running.stop_error()
+            launcher = None
+            if subject.enclosure is not None:
+                launcher = self._confinement.launcher(running.call, subject)
             context = CallContext(
-                call, subject, journal.published, self._files, self.environments, launcher
+                running, subject, journal.published, self._files, self.environments, launcher
             )
             if tool.has_effects:
                 await journal.started(subject, running)
@@ -241,19 +251,12 @@ class ToolDispatcher:
         output = await execute(
             tool.factory, arguments, context, running, self.running, timeout_s, release
         )
-        return context.diagnosed(output)
-
-    def _timeout(self, call: ToolCall, tool: Registered) -> float:
-        if call.timeout_s is None:
-            return min(tool.timeout_s, self._limits.max_timeout_s)
-        if not call.timeout_s > 0:
-            raise ToolValidationError("timeout_s must be positive")
-        return min(call.timeout_s, self._limits.max_timeout_s)
+        return output if context.diagnostics is None else context.diagnosed(output)
 
     def examine(self, call: ToolCall) -> tuple[Subject, Decision]:
         """What the policy says of a call, without running it or asking anyone."""
-        tool = resolve(call, self.registry)
-        subject = Subject(tool, validate(call.arguments, tool))
+        plan = self._plans.find(call)
+        subject = Subject(plan.tool, plan.validate(call.arguments))
         subject = self._confinement.enclose(call, subject)
         subject = self._confinement.confine(call, subject)
         decision = judge(call, subject, self.authority)
@@ -339,8 +342,8 @@ def _nothing() -> None:
     pass
 
 
-def _hash(tool: Registered, arguments: Mapping[str, Any]) -> str:
-    return validate(arguments, tool).sha256
+def _hash(plan: Plan, arguments: Mapping[str, Any]) -> str:
+    return plan.validate(arguments).sha256
 
 
 def _with_fresh_id(call: ToolCall) -> ToolCall:

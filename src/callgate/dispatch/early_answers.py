@@ -30,7 +30,7 @@ CLEAN_UP_S = 2.0
 """When any other is: until then its caller gets what the tool had to show."""
 
 Work = Coroutine[Any, Any, ToolResult]
-Run = Callable[[ToolCall], Work]
+Run = Callable[[ToolCall, None, asyncio.Task[Any]], Work]
 
 
 class EarlyAnswers:
@@ -53,14 +53,13 @@ class EarlyAnswers:
         spare, self._spare = self._spare, None  # the tool may make a call, too
         if spare is None or spare.loop is not loop or spare.task.cancelling():
             spare = SpareTask(loop)
-        work = self._run(call)
+        work = self._run(call, None, spare.task)
         try:
             waits_for = spare.first_step(work)
         except StopIteration as finished:
-            if self._spare is None:
-                self._spare = spare
-            else:
-                spare.task.cancel()
+            if self._spare is not None:  # of a call that the tool made
+                self._spare.task.cancel()  # type: ignore[unreachable]
+            self._spare = spare
             return finished.value  # type: ignore[no-any-return]
         except BaseException:
             spare.task.cancel()

@@ -54,18 +54,26 @@ async def execute(
     timeout_s: float,
     release: Callable[[], None],
 ) -> ToolOutput:
-    """The tool's output. `leave` gives the slot back once the work has really ended."""
+    """The tool's output. `release` gives the slot back once the work has really ended."""
     error: BaseException | None = None
     output: ToolOutput | None = None
     tool: Tool | None = None
+    timer: _Timer | None = None
     cancelling = running.task.cancelling()
-    timer = _Timer(running, table, timeout_s, cancelling)
     token = watched.set([running.call.tool, running.call.session.id])
     try:
         tool = running.tool = factory()
-        running.context, running.limit_s, running.began = context, timeout_s, perf_counter()
-        output = await _drive(tool.execute(arguments, context), running, table, timer, release)
-        if running.stop is None and perf_counter() > timer.ends_at:  # it blocked the loop
+        running.context, running.limit_s = context, timeout_s
+        running.began = began = perf_counter()
+        work = tool.execute(arguments, context)
+        try:
+            waits_for = work.send(None)
+        except StopIteration as finished:  # it never waits: nothing can interrupt it anyway
+            output = finished.value
+        else:
+            timer = _Timer(running, table, began + timeout_s, cancelling)
+            output = await _drive(work, waits_for, running, table, timer, release)
+        if running.stop is None and perf_counter() > began + timeout_s:  # it blocked the loop
             running.stop = Stop.TIMEOUT
     except (KeyboardInterrupt, GeneratorExit):
         raise
@@ -74,7 +82,7 @@ async def execute(
     finally:
         running.tool = None
         watched.reset(token)
-        if timer.armed:
+        if timer is not None:
             timer.disarm()
         if not running.abandoned:
             release()
@@ -95,31 +103,28 @@ async def execute(
 
 
 def _is_output(output: object) -> TypeGuard[ToolOutput]:
-    if not isinstance(output, ToolOutput) or type(output.content) is not list:
+    if type(output) is not ToolOutput and not isinstance(output, ToolOutput):
         return False
-    if type(output.metadata) is not dict:
+    if type(output.content) is not list or type(output.metadata) is not dict:
         return False
-    if output.diffs and not all(type(each) is FileDiff for each in output.diffs):
-        return False
-    return not [block for block in output.content if type(block) not in _BLOCKS]
+    for block in output.content:
+        if type(block) not in _BLOCKS:
+            return False
+    return not output.diffs or all(type(each) is FileDiff for each in output.diffs)
 
 
 class _Timer:
-    """Armed at the first wait: a tool that never waits cannot be interrupted anyway."""
+    """The time limit of a tool that waits."""
 
-    __slots__ = ("armed", "cancelling", "ends_at", "running", "table", "watch")
+    __slots__ = ("cancelling", "ends_at", "running", "table", "watch")
 
     def __init__(
-        self, running: RunningCall, table: Running, seconds: float, cancelling: int
+        self, running: RunningCall, table: Running, ends_at: float, cancelling: int
     ) -> None:
         self.running, self.table, self.cancelling = running, table, cancelling
-        self.ends_at = perf_counter() + seconds
-        self.armed = False
-
-    def arm(self) -> None:
-        self.armed = True
+        self.ends_at = ends_at
         self.watch: asyncio.TimerHandle | None = None
-        self.table.deadlines.note(self)
+        table.deadlines.note(self)
 
     def disarm(self) -> None:
         self.table.deadlines.strike(self)
@@ -145,20 +150,18 @@ class _Timer:
 
 @types.coroutine
 def _drive(
-    work: Work, running: RunningCall, table: Running, timer: _Timer, release: Callable[[], None]
+    work: Work,
+    waits_for: Any,
+    running: RunningCall,
+    table: Running,
+    timer: _Timer,
+    release: Callable[[], None],
 ) -> Generator[Any, None, ToolOutput]:
-    """Run a coroutine in this task, able to walk away from it."""
-    thrown: BaseException | None = None
+    """Run the rest of a coroutine in this task, able to walk away from it."""
     while True:
+        thrown: BaseException | None = None
         try:
-            waiting = work.send(None) if thrown is None else work.throw(thrown)
-        except StopIteration as finished:
-            return finished.value  # type: ignore[no-any-return]
-        thrown = None
-        if not timer.armed:
-            timer.arm()
-        try:
-            yield waiting
+            yield waits_for
         except asyncio.CancelledError as error:
             if running.cancels_delivered < running.cancels_sent:
                 running.cancels_delivered += 1
@@ -173,6 +176,10 @@ def _drive(
             raise
         except BaseException as error:  # what the tool waits for has failed: it is told
             thrown = error
+        try:
+            waits_for = work.send(None) if thrown is None else work.throw(thrown)
+        except StopIteration as finished:
+            return finished.value  # type: ignore[no-any-return]
 
 
 def _detach(

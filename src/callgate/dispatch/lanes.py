@@ -29,12 +29,17 @@ class Lanes:
         self._cap = cap
         self._lanes: dict[str, _Lane] = {}
 
+    def __contains__(self, session_id: object) -> bool:
+        """Whether a session has calls here."""
+        return session_id in self._lanes
+
     def enter(
         self, session_id: str, tool: str, tool_cap: int | None
     ) -> asyncio.Future[None] | None:
         """Take a slot: None if it is taken now, else a future that is done when it is."""
-        lane = self._lanes.get(session_id)
-        if lane is None:
+        if session_id in self._lanes:
+            lane = self._lanes[session_id]
+        else:
             lane = self._lanes[session_id] = _Lane()
         if tool_cap is None and not lane.waiting and lane.running < self._cap:
             lane.running += 1

@@ -62,48 +62,30 @@ class StopLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How long abandoned work may keep its slot."""
 
 
-class RunningCall:
+class RunningCall(msgspec.Struct, eq=False):
     """One call under way. The dispatcher's own task drives it; others only stop it."""
 
-    __slots__ = (
-        "abandoned",
-        "began",
-        "call",
-        "cancelling",
-        "cancels_delivered",
-        "cancels_sent",
-        "context",
-        "ended",
-        "limit_s",
-        "stop",
-        "task",
-        "took_cancel",
-        "tool",
-        "waiting_for",
-    )
-
-    def __init__(self, call: ToolCall, task: asyncio.Task[Any]) -> None:
-        self.call = call
-        self.task = task
-        self.cancelling = task.cancelling()
-        """How often the caller's task had been cancelled when the call came in."""
-        self.tool: Tool | None = None
-        """Set while it executes."""
-        self.context: ToolContext | None = None
-        self.limit_s: float | None = None
-        """How long it may run, once it does."""
-        self.began: float | None = None
-        """When its work began, by `perf_counter`."""
-        self.waiting_for: asyncio.Future[Any] | None = None
-        """A person's answer or a slot, while it waits for one."""
-        self.stop: Stop | None = None
-        self.took_cancel: bool | None = None
-        """Whether the tool's `cancel()` said that its work will end. None: no answer yet."""
-        self.abandoned = False
-        self.cancels_sent = 0
-        self.cancels_delivered = 0
-        self.ended: asyncio.Future[None] | None = None
-        """Made by the first who waits for the end."""
+    call: ToolCall
+    task: asyncio.Task[Any]
+    cancelling: int
+    """How often the caller's task had been cancelled when the call came in."""
+    tool: Tool | None = None
+    """Set while it executes."""
+    context: ToolContext | None = None
+    limit_s: float | None = None
+    """How long it may run, once it does."""
+    began: float | None = None
+    """When its work began, by `perf_counter`."""
+    waiting_for: asyncio.Future[Any] | None = None
+    """A person's answer or a slot, while it waits for one."""
+    stop: Stop | None = None
+    took_cancel: bool | None = None
+    """Whether the tool's `cancel()` said that its work will end. None: no answer yet."""
+    abandoned: bool = False
+    cancels_sent: int = 0
+    cancels_delivered: int = 0
+    ended: asyncio.Future[None] | None = None
+    """Made by the first who waits for the end."""
 
     @property
     def elapsed_ms(self) -> float:
@@ -169,24 +151,25 @@ class Running:
         self.listeners: list[StopListener] = []
         self.deadlines = Deadlines()
 
-    def enter(self, call: ToolCall) -> RunningCall:
-        """Put a call into the table; whoever enters one must leave."""
-        task = asyncio.current_task()
-        assert task is not None
+    def enter(self, call: ToolCall, task: asyncio.Task[Any] | None = None) -> RunningCall:
+        """Put a call into the table; whoever enters one must leave. `task` runs it: None is the
+        current one."""
+        if task is None:
+            task = asyncio.current_task()
+            assert task is not None
         if self.closing:
             raise ToolShuttingDown()
-        session = self._by_session.get(call.session.id)
-        if session is None:
-            session = self._by_session[call.session.id] = {}
-        shown_id = call.tool_use_id or call.id
+        session_id, shown_id = call.session.id, call.tool_use_id or call.id
+        session = self._by_session.get(session_id) or {}
         if shown_id in session or call.id in self._calls:
             raise ToolProtocolError(
                 f"Id {shown_id!r} is already in flight in this session.", reason="duplicate_id"
             )
         if call.tool_use_id is not None:
-            self._use(call.session.id, call.tool_use_id)
-        running = RunningCall(call, task)
+            self._use(session_id, call.tool_use_id)
+        running = RunningCall(call, task, task.cancelling())
         self._calls[call.id] = session[shown_id] = running
+        self._by_session[session_id] = session
         return running
 
     def _use(self, session_id: str, tool_use_id: str) -> None:

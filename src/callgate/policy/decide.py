@@ -95,7 +95,7 @@ class Rulebook:
     """The policies that hold in one workspace. Where they have no rules, a decision depends on
     so little that it is remembered."""
 
-    __slots__ = ("_remembered", "directory", "has_rules", "refusal", "user", "workspace")
+    __slots__ = ("directory", "has_rules", "refusal", "remembered", "user", "workspace")
 
     def __init__(
         self,
@@ -111,7 +111,9 @@ class Rulebook:
         self.refusal = refusal
         """What is decided of every call with effects, while the settings cannot be used."""
         self.has_rules = bool(user.rules) or (workspace is not None and bool(workspace.rules))
-        self._remembered: dict[tuple[str, str, str], Decision] = {}
+        self.remembered: dict[tuple[str, str, str], Decision] = {}
+        """By the key of a tool, mode and caller, whose hashes as enum members cost more than all
+        the rest; nothing where there are rules."""
 
     @property
     def most_hosts(self) -> tuple[str, ...] | None:
@@ -122,14 +124,10 @@ class Rulebook:
         """Decide; where there are no rules, remember it under the key of the tool."""
         decision = decide(question, self.user, self.workspace)
         if key and not self.has_rules:
-            if len(self._remembered) >= _REMEMBERED:
-                self._remembered.clear()
-            self._remembered[key, question.mode._value_, question.caller._value_] = decision
+            if len(self.remembered) >= _REMEMBERED:
+                self.remembered.clear()
+            self.remembered[key, question.mode._value_, question.caller._value_] = decision
         return decision
-
-    def remembered(self, key: str, mode: Mode, caller: CallerKind) -> Decision | None:
-        # `_value_`: hashing an enum member costs more than all the rest.
-        return self._remembered.get((key, mode._value_, caller._value_))
 
 
 def decide(question: Question, user: Policy, workspace: Policy | None = None) -> Decision:

@@ -63,13 +63,10 @@ class ToolOptions(TypedDict, total=False):
     """Whether a sync function runs in a process of its own, where it can be stopped."""
 
 
-class FunctionTool:
+class FunctionTool(msgspec.Struct, frozen=True, eq=False):
     """One execution of a function. Made by its `ToolFunction`."""
 
-    __slots__ = ("_factory",)
-
-    def __init__(self, factory: ToolFunction[..., Any]) -> None:
-        self._factory = factory
+    _factory: ToolFunction[..., Any]
 
     @property
     def definition(self) -> ToolDefinition:

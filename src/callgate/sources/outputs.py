@@ -24,6 +24,7 @@ _BLOCKS = (TextBlock, ImageBlock, JsonBlock)
 _BLOCK_TYPES: frozenset[type] = frozenset(_BLOCKS)
 _PLAIN = frozenset({bool, int, float, dict})
 _INTEGERS = frozenset({bool, int})
+_LARGE = 1 << 63
 _BYTES = (bytes, bytearray, memoryview)
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -82,6 +83,8 @@ def as_output(result: Any) -> ToolOutput:
         return ToolOutput(content=[TextBlock(result)], value=result)
     if result is None:
         return ToolOutput(content=[TextBlock("")], value=None)
+    if kind is int and -_LARGE < result < _LARGE:
+        return ToolOutput(content=[TextBlock(str(result))], value=result)
     if kind not in _PLAIN:
         if isinstance(result, ToolOutput):
             return result

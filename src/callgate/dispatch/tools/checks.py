@@ -207,11 +207,14 @@ class ToolNames:
         """By name and alias, as it is spelled and folded."""
         self._sessions: dict[str, dict[str, Registered]] = {}
         """The same of the tools of one session, by its id."""
+        self.version = 0
+        """Another one whenever a name may mean another tool, or someone may see another."""
 
     def claim(self, tool: Registered) -> None:
         """`ToolRegistrationError` where a tool of everyone, or of its session, has one of its
         names."""
         names = self._of(tool.session_id)
+        self.version += 1
         for name in spellings(tool):
             owner = self.everyone.get(fold(name)) or names.get(fold(name))
             if owner is not None:
@@ -223,6 +226,7 @@ class ToolNames:
 
     def release(self, tool: Registered) -> None:
         names = self._of(tool.session_id)
+        self.version += 1
         for name in spellings(tool):
             names.pop(fold(name), None)
             names.pop(name, None)

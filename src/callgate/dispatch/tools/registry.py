@@ -56,8 +56,8 @@ class Registry:
         self._unread: list[_Entry] = []
         """The lazy ones that nobody has looked at."""
         self._reading: _Entry | None = None
-        self._names = ToolNames()
-        self._everyone = self._names.everyone
+        self.names = ToolNames()
+        self._everyone = self.names.everyone
         self._in_order: tuple[Registered, ...] | None = None
         """The tools of everyone; None: it is to be made anew."""
         self._disabled: dict[str, str] = {}
@@ -109,7 +109,7 @@ class Registry:
         for entry in self._entries:
             for each in [each for each, found in entry.tools.items() if found is tool]:
                 entry.tools[each] = None
-                self._names.release(tool)
+                self.names.release(tool)
                 if isinstance(entry.source, FixedTools) and not any(entry.tools.values()):
                     self._drop(entry)
                 self._tell()
@@ -170,7 +170,7 @@ class Registry:
         for each in [each for each in entry.tools if each not in tools]:
             tool = entry.tools.pop(each)
             if tool is not None:
-                self._names.release(tool)
+                self.names.release(tool)
                 has_changed |= tool.session_id is None
         for each in tools:
             if entry.is_outdated:
@@ -191,7 +191,7 @@ class Registry:
         try:
             tool = examine(offered, self._max_argument_bytes)
             self._read_for(*map(fold, spellings(tool)))
-            self._names.claim(tool)
+            self.names.claim(tool)
         except ToolRegistrationError as error:
             entry.source.refused(offered, error)
             return None
@@ -206,7 +206,7 @@ class Registry:
             return tool
         if self._unread and self._read_for(str(name)):
             return self.find(name, session)
-        tool = self._names.of_session(session).get(name)
+        tool = self.names.of_session(session).get(name)
         if tool is not None:
             return tool
         unnamed = [entry for entry in self._unread if not entry.source.names]
@@ -227,7 +227,7 @@ class Registry:
 
     def of(self, session: Session) -> list[Registered]:
         """Every tool that there is for a session, whether or not it sees it."""
-        own = dict.fromkeys(tool.name for tool in self._names.of_session(session).values())
+        own = dict.fromkeys(tool.name for tool in self.names.of_session(session).values())
         found = (self.find(name, session) for name in own)
         return [*self, *(tool for tool in found if tool is not None and tool.session_id)]
 
@@ -256,6 +256,7 @@ class Registry:
         """Keep these tools, and no others, registered but out of everyone's sight."""
         changed = {*self._disabled} != {*names}
         self._disabled = dict.fromkeys(names, reason)
+        self.names.version += 1
         if changed:
             self._tell()
 

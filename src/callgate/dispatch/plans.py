@@ -1,0 +1,80 @@
+"""What is the same for every call of a tool, worked out with the first of them.
+
+    which tool, who sees it  (registry) ─┐
+    its definition, its schema           ├─> Plan ──> what each call still needs
+    the longest time limit    (settings) ┘
+
+A plan lives as long as the registry stays as it is. Nothing of a session, a person or a file goes
+into one: mode, policy, trust and grants are asked about for each call (`authorize`). A tool that
+only some sessions see is looked up for each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from callgate.core.calls import ToolCall
+from callgate.core.errors import ToolValidationError
+from callgate.core.json_schema.schemas import Checked
+from callgate.dispatch.resolve import resolve
+from callgate.dispatch.tools.registry import Registered, Registry
+from callgate.dispatch.validate import validate
+
+
+class Plan(msgspec.Struct, frozen=True):
+    tool: Registered
+    validate: Callable[[Any], Checked]
+    """Stage 2 for this tool."""
+    timeout_s: float
+    most_s: float
+    is_confined: bool
+    """Whether stage 3 has anything to look at: its paths, or what is around its commands."""
+
+    def time_limit(self, call: ToolCall) -> float:
+        """How long a call may run that has a limit of its own."""
+        if call.timeout_s is None:
+            return self.timeout_s
+        if not call.timeout_s > 0:
+            raise ToolValidationError("timeout_s must be positive")
+        return min(call.timeout_s, self.most_s)
+
+
+class Plans:
+    """One per dispatcher."""
+
+    def __init__(self, registry: Registry, most_s: float) -> None:
+        self._registry = registry
+        self._names = registry.names
+        self._version = self._names.version
+        self._most_s = most_s
+        self._plans: dict[str, Plan] = {}
+
+    def find(self, call: ToolCall) -> Plan:
+        """Stage 1, and what follows from it. Raises `ToolNotFound`."""
+        names = self._names
+        if self._version != names.version:
+            self._plans, self._version = {}, names.version
+        elif (plan := self._plans.get(call.tool)) is not None:
+            return plan
+        tool = resolve(call, self._registry)
+        plan = _plan(tool, self._most_s)
+        # Looking for it may have loaded tools: then the plan waits for the next call.
+        if tool.everyone_sees_it and tool.session_id is None and names.version == self._version:
+            self._plans[call.tool] = plan
+        return plan
+
+
+def _plan(tool: Registered, most_s: float) -> Plan:
+    definition = tool.definition
+    is_plain = definition.input == "object" and not definition.argument_aliases
+    return Plan(
+        tool,
+        tool.schema.check if is_plain else partial(validate, tool=tool),
+        min(tool.timeout_s, most_s),
+        most_s,
+        bool(definition.sandboxed or tool.path_params),
+    )
