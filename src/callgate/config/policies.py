@@ -121,9 +121,11 @@ class PolicyBook:
             raise known.problem
 
     def __call__(self, workspace: str) -> Rulebook:
-        known, now = self._books.get(workspace), self._clock()
-        if known is not None and now - known.looked_at < LOOK_EVERY_S:
-            return known.book
+        known, now = None, self._clock()
+        if workspace in self._books:
+            known = self._books[workspace]
+            if now - known.looked_at < LOOK_EVERY_S:
+                return known.book
         self.refresh()
         narrowing = self._narrowing(workspace)
         if narrowing.problem is not None and narrowing.policy is None:  # it may deny anything

@@ -125,8 +125,10 @@ def judge(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
     if book.refusal is not None and tool.has_effects:
         decision = book.refusal
     elif type(mode) is Mode and type(caller) is CallerKind:  # they may have been given as words
-        key = tool.policy_key if subject.enclosure is None else subject.policy_key
-        decision = book.remembered.get((key, mode._value_, caller._value_))
+        name = tool.policy_key if subject.enclosure is None else subject.policy_key
+        key = (name, mode._value_, caller._value_)
+        if key in book.remembered:
+            decision = book.remembered[key]
     if decision is None:
         decision = book.decide(question(call, subject, book), subject.policy_key)
     if call.repaired and tool.has_effects:

@@ -200,7 +200,7 @@ class ToolDispatcher:
     def _enter_lane(self, call: ToolCall, tool: Registered) -> tuple[Release, Ticket | None]:
         """Take a slot, or a ticket for one: what gives it back, and the ticket."""
         session_id = call.session.id
-        if session_id in self._lanes and is_nested(session_id):
+        if session_id in self._lanes.by_session and is_nested(session_id):
             return _nothing, None  # the tool that makes this call has a slot already
         lane = (session_id, tool.name, tool.definition.max_concurrent)
         return partial(self._lanes.release, *lane), self._lanes.enter(*lane)

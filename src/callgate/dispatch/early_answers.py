@@ -11,8 +11,8 @@ abandons it at last). A call that never waits has its result without a turn of t
 from __future__ import annotations
 
 import asyncio
+import sys
 import types
-from asyncio.tasks import _enter_task, _leave_task
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from typing import Any
@@ -23,6 +23,20 @@ from callgate.core.errors import ToolError
 from callgate.core.results import ErrorInfo, ToolResult
 from callgate.core.task_sets import TaskSet
 from callgate.dispatch.running import Running, Stop
+
+if sys.version_info >= (3, 12):
+    from asyncio.tasks import _swap_current_task as swap_current_task
+else:
+    from asyncio.tasks import _current_tasks  # type: ignore[attr-defined]
+
+    def swap_current_task(
+        loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]
+    ) -> asyncio.Task[Any]:
+        """Make a task the current one, as Python 3.12 and later do: the one that was it."""
+        caller: asyncio.Task[Any] = _current_tasks[loop]
+        _current_tasks[loop] = task
+        return caller
+
 
 STOP_S = 0.25
 """When a stopped call whose tool does not listen is answered."""
@@ -154,9 +168,8 @@ class SpareTask:
     the others, if there are any. So a call that never waits costs no task and no turn of the loop.
 
     The task must be the current one in the first step already: `asyncio.timeout` and task groups
-    of the tool belong to it. Python has this from 3.12 on (`asyncio.Task(..., eager_start=True)`,
-    which still makes a task for each call); until that is the oldest that we support, only
-    asyncio's private `_enter_task` and `_leave_task` can do it."""
+    of the tool belong to it. `asyncio.Task(..., eager_start=True)` of Python 3.12 and later makes
+    a task for each call."""
 
     __slots__ = ("_begun", "_waits_for", "_work", "context", "loop", "task")
 
@@ -170,16 +183,11 @@ class SpareTask:
 
     def first_step(self, work: Work) -> Any:
         """What the work waits for; raises `StopIteration` where it has ended."""
-        loop, task, context = self.loop, self.task, copy_context()
-        caller = asyncio.current_task(loop)
-        assert caller is not None
-        _leave_task(loop, caller)
-        _enter_task(loop, task)
+        context, caller = copy_context(), swap_current_task(self.loop, self.task)
         try:
             waits_for = context.run(work.send, None)
         finally:
-            _leave_task(loop, task)
-            _enter_task(loop, caller)
+            swap_current_task(self.loop, caller)
         self.context = context
         return waits_for
 

@@ -59,7 +59,6 @@ async def execute(
     output: ToolOutput | None = None
     tool: Tool | None = None
     timer: _Timer | None = None
-    cancelling = running.task.cancelling()
     token = watched.set([running.call.tool, running.call.session.id])
     try:
         tool = running.tool = factory()
@@ -71,7 +70,7 @@ async def execute(
         except StopIteration as finished:  # it never waits: nothing can interrupt it anyway
             output = finished.value
         else:
-            timer = _Timer(running, table, began + timeout_s, cancelling)
+            timer = _Timer(running, table, began + timeout_s)
             output = await _drive(work, waits_for, running, table, timer, release)
         if running.stop is None and perf_counter() > began + timeout_s:  # it blocked the loop
             running.stop = Stop.TIMEOUT
@@ -88,7 +87,7 @@ async def execute(
             release()
     if running.cancels_sent:
         await _settle(running)
-    if running.task.cancelling() > cancelling:  # whoever awaits us was cancelled meanwhile
+    if running.task.cancelling() > running.cancelling:  # whoever awaits us was cancelled meanwhile
         running.stop = Stop.CALLER_GONE
     if running.stop is not None:
         stopped = not running.abandoned and getattr(tool, "stoppable", True)
@@ -116,13 +115,10 @@ def _is_output(output: object) -> TypeGuard[ToolOutput]:
 class _Timer:
     """The time limit of a tool that waits."""
 
-    __slots__ = ("cancelling", "ends_at", "running", "table", "watch")
+    __slots__ = ("ends_at", "running", "table", "watch")
 
-    def __init__(
-        self, running: RunningCall, table: Running, ends_at: float, cancelling: int
-    ) -> None:
-        self.running, self.table, self.cancelling = running, table, cancelling
-        self.ends_at = ends_at
+    def __init__(self, running: RunningCall, table: Running, ends_at: float) -> None:
+        self.running, self.table, self.ends_at = running, table, ends_at
         self.watch: asyncio.TimerHandle | None = None
         table.deadlines.note(self)
 
@@ -141,7 +137,7 @@ class _Timer:
     def _judge_caller(self) -> None:
         self.watch = None
         running = self.running
-        if running.task.cancelling() > self.cancelling + running.cancels_sent:
+        if running.task.cancelling() > running.cancelling + running.cancels_sent:
             self.table.start_task(self.table.stop(running, Stop.CALLER_GONE))
 
     def expire(self) -> None:

@@ -7,7 +7,7 @@ cap lets others pass. A call that waits for a person has not arrived yet, so it 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 
 import msgspec
 
@@ -27,20 +27,13 @@ class Lanes:
         if cap < 1:
             raise ValueError("the concurrency cap must be at least 1")
         self._cap = cap
-        self._lanes: dict[str, _Lane] = {}
-
-    def __contains__(self, session_id: object) -> bool:
-        """Whether a session has calls here."""
-        return session_id in self._lanes
+        self.by_session: defaultdict[str, _Lane] = defaultdict(_Lane)
 
     def enter(
         self, session_id: str, tool: str, tool_cap: int | None
     ) -> asyncio.Future[None] | None:
         """Take a slot: None if it is taken now, else a future that is done when it is."""
-        if session_id in self._lanes:
-            lane = self._lanes[session_id]
-        else:
-            lane = self._lanes[session_id] = _Lane()
+        lane = self.by_session[session_id]
         if tool_cap is None and not lane.waiting and lane.running < self._cap:
             lane.running += 1
             return None
@@ -54,14 +47,14 @@ class Lanes:
 
     def release(self, session_id: str, tool: str, tool_cap: int | None) -> None:
         """Give the slot back and let the next in line start."""
-        lane = self._lanes[session_id]
+        lane = self.by_session[session_id]
         lane.running -= 1
         if tool_cap is not None:
             lane.by_tool[tool] -= 1
         if lane.waiting:
             self._admit(lane)
         if not lane.running and not lane.waiting:
-            del self._lanes[session_id]
+            del self.by_session[session_id]
 
     def _fits(self, lane: _Lane, tool: str, tool_cap: int | None) -> bool:
         if lane.running >= self._cap:

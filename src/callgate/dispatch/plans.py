@@ -58,8 +58,8 @@ class Plans:
         names = self._names
         if self._version != names.version:
             self._plans, self._version = {}, names.version
-        elif (plan := self._plans.get(call.tool)) is not None:
-            return plan
+        if call.tool in self._plans:
+            return self._plans[call.tool]
         tool = resolve(call, self._registry)
         plan = _plan(tool, self._most_s)
         # Looking for it may have loaded tools: then the plan waits for the next call.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator
 from enum import StrEnum
 from time import perf_counter
@@ -142,7 +143,7 @@ class Running:
         self.limits = limits
         self.closing = False
         self._calls: dict[str, RunningCall] = {}
-        self._by_session: dict[str, dict[str, RunningCall]] = {}
+        self._by_session: defaultdict[str, dict[str, RunningCall]] = defaultdict(dict)
         """Session to shown id; the ids of a session in flight are unique."""
         self._used: dict[str, dict[str, None]] = {}
         """Session to the newest ids that its agent gave to tool uses; each is good for one call."""
@@ -160,7 +161,7 @@ class Running:
         if self.closing:
             raise ToolShuttingDown()
         session_id, shown_id = call.session.id, call.tool_use_id or call.id
-        session = self._by_session.get(session_id) or {}
+        session = self._by_session[session_id]
         if shown_id in session or call.id in self._calls:
             raise ToolProtocolError(
                 f"Id {shown_id!r} is already in flight in this session.", reason="duplicate_id"
@@ -169,7 +170,6 @@ class Running:
             self._use(session_id, call.tool_use_id)
         running = RunningCall(call, task, task.cancelling())
         self._calls[call.id] = session[shown_id] = running
-        self._by_session[session_id] = session
         return running
 
     def _use(self, session_id: str, tool_use_id: str) -> None:

@@ -160,4 +160,4 @@ async def test_no_slot_is_lost_when_calls_are_cancelled_in_the_queue() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     assert gauge.started == [0, 1, 5]
     assert len(await asyncio.gather(*(bench.run("probe", {"n": n}) for n in range(4)))) == 4
-    assert bench.dispatcher._lanes._lanes == {}, "an idle session costs nothing"
+    assert bench.dispatcher._lanes.by_session == {}, "an idle session costs nothing"
