@@ -120,8 +120,9 @@ def beginning(content: list[ContentBlock]) -> str:
 
 
 def text_of(content: list[ContentBlock]) -> str:
-    if len(content) == 1 and type(content[0]) is TextBlock:
-        return content[0].text
+    match content:
+        case [TextBlock(text)]:
+            return text
     return "\n".join(block.text for block in content if isinstance(block, TextBlock))
 
 

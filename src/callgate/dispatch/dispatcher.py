@@ -69,6 +69,7 @@ Release = Callable[[], None]
 """Gives the slot of a call back."""
 Ticket = asyncio.Future[None]
 """Done when there is a slot."""
+Task = asyncio.Task[Any]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,10 +124,7 @@ class ToolDispatcher:
         return self._files.artifacts
 
     async def run(
-        self,
-        call: ToolCall,
-        confirmation: Confirmation | None = None,
-        task: asyncio.Task[Any] | None = None,
+        self, call: ToolCall, confirmation: Confirmation | None = None, task: Task | None = None
     ) -> ToolResult:
         """Run one call. Refusals and failures come back as results, never as exceptions.
 
@@ -152,7 +150,6 @@ class ToolDispatcher:
                 await self._confinement.ready()
             subject = Subject(tool, plan.validate(call.arguments))
             if plan.is_confined:
-                subject = self._confinement.enclose(call, subject)
                 subject = self._confinement.confine(call, subject)
             decision = judge(call, subject, self.authority)
             if subject.enclosure is not None:
@@ -164,7 +161,6 @@ class ToolDispatcher:
                 )
                 if answer is not None and answer.arguments is not None:
                     subject = Subject(tool, plan.validate(answer.arguments))
-                    subject = self._confinement.enclose(call, subject)
                     subject = self._confinement.confine(call, subject)
                 if answer is not None:
                     accept(call, subject, decision, self.authority, answer)
@@ -234,9 +230,8 @@ class ToolDispatcher:
         try:
             if running.stop is not None:
                 raise running.stop_error()
-            launcher = None
-            if subject.enclosure is not None:
-                launcher = self._confinement.launcher(running.call, subject)
+            around = subject.enclosure
+            launcher = None if around is None else self._confinement.launcher(running.call, subject)
             context = CallContext(
                 running, subject, journal.published, self._files, self.environments, launcher
             )
@@ -257,7 +252,6 @@ class ToolDispatcher:
         """What the policy says of a call, without running it or asking anyone."""
         plan = self._plans.find(call)
         subject = Subject(plan.tool, plan.validate(call.arguments))
-        subject = self._confinement.enclose(call, subject)
         subject = self._confinement.confine(call, subject)
         decision = judge(call, subject, self.authority)
         self._confinement.ensure(call, subject, decision)

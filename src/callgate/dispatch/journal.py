@@ -18,6 +18,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from callgate.core.calls import ToolCall
 from callgate.core.content import ContentBlock, TextBlock
 from callgate.core.errors import (
@@ -67,51 +69,29 @@ LEFT_OPEN = "question_open"
 T = TypeVar("T")
 
 
-class Journal:
+class Journal(msgspec.Struct, eq=False):
     """The record of one call under way."""
 
-    __slots__ = (
-        "_answer",
-        "_asked_at",
-        "_call",
-        "_called",
-        "_closed",
-        "_confirmation_id",
-        "_end",
-        "_last_event",
-        "_log",
-        "_mismatch",
-        "_output",
-        "_owner_in_store",
-        "_records",
-        "_sink",
-        "_started",
-        "_waited_ms",
-    )
-
-    def __init__(
-        self, call: ToolCall, sink: EventSink, log: SessionLog, records: RecordWriter | None
-    ) -> None:
-        self._call = call
-        self._closed = False
-        self._sink = sink
-        self._log = log
-        self._records = records
-        self._owner_in_store: str | None = None
-        """The owner under whose name the store knows the call itself, beside its events."""
-        self._end: asyncio.Future[Any] | None = None
-        self._started = time.perf_counter()
-        """When it came in; from the moment it is called, when that was."""
-        self._called: str | None = None
-        """The id of the event with which it started."""
-        self._output: OutputRedactor | None = None
-        self._last_event = call.parent_event_id
-        self._confirmation_id: str | None = None
-        self._answer: Answer | None = None
-        self._asked_at: float | None = None
-        self._waited_ms = 0.0
-        """For people."""
-        self._mismatch = False
+    _call: ToolCall
+    _sink: EventSink
+    _log: SessionLog
+    _records: RecordWriter | None
+    _started: float = msgspec.field(default_factory=time.perf_counter)
+    """When it came in; from the moment it is called, when that was."""
+    _closed: bool = False
+    _owner_in_store: str | None = None
+    """The owner under whose name the store knows the call itself, beside its events."""
+    _end: asyncio.Future[Any] | None = None
+    _called: str | None = None
+    """The id of the event with which it started."""
+    _output: OutputRedactor | None = None
+    _last_event: str | None = None
+    _confirmation_id: str | None = None
+    _answer: Answer | None = None
+    _asked_at: float | None = None
+    _waited_ms: float = 0.0
+    """For people."""
+    _mismatch: bool = False
 
     @property
     def closed(self) -> bool:
@@ -292,7 +272,7 @@ class Journal:
             timestamp=time.time(),
             session_id=call.session.id,
             turn_id=call.turn_id,
-            parent_event_id=self._last_event,
+            parent_event_id=self._last_event or call.parent_event_id,
             type=event_type,
             actor=actor,
             payload=payload,
