@@ -57,20 +57,7 @@ class Confinement:
         if self._sandbox is not None:
             await self._sandbox.ready()
 
-    def confine(self, call: ToolCall, subject: Subject) -> Subject:
-        """The subject with the places that it names, what its commands run in, and no more network
-        than the policy gives to these."""
-        subject = self._enclosed(call, subject)
-        if subject.tool.path_params:
-            subject = self._located(call, subject)
-        if self._sandbox is None or subject.enclosure is None or not subject.enclosure.is_online:
-            return subject
-        most = self._policies(call.session.workspace).most_hosts
-        named = self._judge(call, subject).hosts
-        enclosure = self._sandbox.confined(subject.enclosure, named, most)
-        return msgspec.structs.replace(subject, enclosure=enclosure)
-
-    def _enclosed(self, call: ToolCall, subject: Subject) -> Subject:
+    def enclose(self, call: ToolCall, subject: Subject) -> Subject:
         """The subject with what its commands run in, where the tool does all by commands."""
         tool = subject.tool
         if not tool.definition.sandboxed or self._sandbox is None:
@@ -82,6 +69,18 @@ class Confinement:
             terminals=self._terminals(call, subject),
         )
         return Subject(tool, subject.checked, (), enclosure)
+
+    def confine(self, call: ToolCall, subject: Subject) -> Subject:
+        """The subject with the places that it names, and with no more network than the policy
+        gives to its commands."""
+        if subject.tool.path_params:
+            subject = self._located(call, subject)
+        if self._sandbox is None or subject.enclosure is None or not subject.enclosure.is_online:
+            return subject
+        most = self._policies(call.session.workspace).most_hosts
+        named = self._judge(call, subject).hosts
+        enclosure = self._sandbox.confined(subject.enclosure, named, most)
+        return msgspec.structs.replace(subject, enclosure=enclosure)
 
     def _located(self, call: ToolCall, subject: Subject) -> Subject:
         """The subject with the places in its arguments, and in its command where rules ask."""

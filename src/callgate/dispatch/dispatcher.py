@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,7 @@ from callgate.core.events import EventSink
 from callgate.core.ids import EXTERNAL_ID, call_id, is_call_id
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
-from callgate.core.tools import ToolDefinition, ToolFactory, ToolOutput
+from callgate.core.tools import ToolDefinition, ToolFactory
 from callgate.dispatch.authorize import (
     Authority,
     accept,
@@ -65,10 +65,6 @@ from callgate.policy.rules import Outcome
 
 _log = logging.getLogger("callgate.dispatch")
 
-Release = Callable[[], None]
-"""Gives the slot of a call back."""
-Ticket = asyncio.Future[None]
-"""Done when there is a slot."""
 Task = asyncio.Task[Any]
 
 
@@ -150,6 +146,7 @@ class ToolDispatcher:
                 await self._confinement.ready()
             subject = Subject(tool, plan.validate(call.arguments))
             if plan.is_confined:
+                subject = self._confinement.enclose(call, subject)
                 subject = self._confinement.confine(call, subject)
             decision = judge(call, subject, self.authority)
             if subject.enclosure is not None:
@@ -161,15 +158,32 @@ class ToolDispatcher:
                 )
                 if answer is not None and answer.arguments is not None:
                     subject = Subject(tool, plan.validate(answer.arguments))
+                    subject = self._confinement.enclose(call, subject)
                     subject = self._confinement.confine(call, subject)
                 if answer is not None:
                     accept(call, subject, decision, self.authority, answer)
             if tool.has_effects:
                 journal.ensure_recordable()
-            release, ticket = self._enter_lane(call, tool)
+            ticket = self._enter_lane(running, tool)
             if ticket is not None:
-                await self._wait_in_lane(ticket, release, running, subject, decision)
-            output = await self._execute(subject, journal, running, timeout_s, release)
+                await self._wait_in_lane(ticket, running, subject, decision)
+            if running.stop is not None:
+                raise running.stop_error()
+            around = subject.enclosure
+            launcher = None if around is None else self._confinement.launcher(call, subject)
+            context = CallContext(
+                running, subject, journal.published, self._files, self.environments, launcher
+            )
+            if tool.has_effects:
+                await journal.started(subject, running)
+            else:
+                journal.called(subject)
+            arguments, table, release = subject.checked.arguments, self.running, self._lanes.release
+            output = await execute(
+                tool.factory, arguments, context, running, table, timeout_s, release
+            )
+            if context.diagnostics is not None:
+                output = context.diagnosed(output)
             result = journal.completed(output, Findings(tool, subject, decision))
         except ToolError as error:
             result = journal.failed(error, Findings(tool, subject, decision))
@@ -189,22 +203,23 @@ class ToolDispatcher:
             raise
         finally:
             self.running.remove(running)
+            if running.slot is not None:
+                self._lanes.release(*running.slot)
         if journal.is_stored:
             await journal.settled()
         return result
 
-    def _enter_lane(self, call: ToolCall, tool: Registered) -> tuple[Release, Ticket | None]:
-        """Take a slot, or a ticket for one: what gives it back, and the ticket."""
-        session_id = call.session.id
+    def _enter_lane(self, running: RunningCall, tool: Registered) -> asyncio.Future[None] | None:
+        """Take a slot; if there is none now, what is returned is done once there is."""
+        session_id = running.call.session.id
         if session_id in self._lanes.by_session and is_nested(session_id):
-            return _nothing, None  # the tool that makes this call has a slot already
-        lane = (session_id, tool.name, tool.definition.max_concurrent)
-        return partial(self._lanes.release, *lane), self._lanes.enter(*lane)
+            return None  # the tool that makes this call has a slot already
+        running.slot = slot = (session_id, tool.name, tool.definition.max_concurrent)
+        return self._lanes.enter(*slot)
 
     async def _wait_in_lane(
         self,
-        ticket: Ticket,
-        release: Release,
+        ticket: asyncio.Future[None],
         running: RunningCall,
         subject: Subject,
         decision: Decision,
@@ -213,45 +228,15 @@ class ToolDispatcher:
             await running.until(ticket)
             ensure_still_allowed(running.call, subject, self.authority, decision)
         except BaseException:
-            if ticket.done() and not ticket.cancelled():
-                release()
+            if not ticket.done() or ticket.cancelled():
+                running.slot = None  # it never had it
             raise
-
-    async def _execute(
-        self,
-        subject: Subject,
-        journal: Journal,
-        running: RunningCall,
-        timeout_s: float,
-        release: Release,
-    ) -> ToolOutput:
-        """Say that the call starts, and start it. `release` is called once its work has ended."""
-        tool = subject.tool
-        try:
-            if running.stop is not None:
-                raise running.stop_error()
-            around = subject.enclosure
-            launcher = None if around is None else self._confinement.launcher(running.call, subject)
-            context = CallContext(
-                running, subject, journal.published, self._files, self.environments, launcher
-            )
-            if tool.has_effects:
-                await journal.started(subject, running)
-            else:
-                journal.called(subject)
-        except BaseException:
-            release()
-            raise
-        arguments = subject.checked.arguments
-        output = await execute(
-            tool.factory, arguments, context, running, self.running, timeout_s, release
-        )
-        return output if context.diagnostics is None else context.diagnosed(output)
 
     def examine(self, call: ToolCall) -> tuple[Subject, Decision]:
         """What the policy says of a call, without running it or asking anyone."""
         plan = self._plans.find(call)
         subject = Subject(plan.tool, plan.validate(call.arguments))
+        subject = self._confinement.enclose(call, subject)
         subject = self._confinement.confine(call, subject)
         decision = judge(call, subject, self.authority)
         self._confinement.ensure(call, subject, decision)
@@ -330,10 +315,6 @@ def _answer(result: ToolResult, running: RunningCall) -> ToolResult:
     if running.stop is Stop.CALLER_GONE:  # nobody is left to take the result
         raise asyncio.CancelledError
     return result
-
-
-def _nothing() -> None:
-    pass
 
 
 def _hash(plan: Plan, arguments: Mapping[str, Any]) -> str:

@@ -30,6 +30,7 @@ from callgate.dispatch.running import Running, RunningCall, Stop
 _log = logging.getLogger("callgate.dispatch")
 
 Work = Coroutine[Any, Any, ToolOutput]
+Release = Callable[[str, str, int | None], None]
 _BLOCKS = frozenset({TextBlock, ImageBlock, JsonBlock})
 
 CALLER_WATCH = 10
@@ -52,9 +53,9 @@ async def execute(
     running: RunningCall,
     table: Running,
     timeout_s: float,
-    release: Callable[[], None],
+    release: Release,
 ) -> ToolOutput:
-    """The tool's output. `release` gives the slot back once the work has really ended."""
+    """The tool's output. `release` gives the slot of work back that had to be abandoned."""
     error: BaseException | None = None
     output: ToolOutput | None = None
     tool: Tool | None = None
@@ -83,8 +84,6 @@ async def execute(
         watched.reset(token)
         if timer is not None:
             timer.disarm()
-        if not running.abandoned:
-            release()
     if running.cancels_sent:
         await _settle(running)
     if running.task.cancelling() > running.cancelling:  # whoever awaits us was cancelled meanwhile
@@ -151,7 +150,7 @@ def _drive(
     running: RunningCall,
     table: Running,
     timer: _Timer,
-    release: Callable[[], None],
+    release: Release,
 ) -> Generator[Any, None, ToolOutput]:
     """Run the rest of a coroutine in this task, able to walk away from it."""
     while True:
@@ -164,7 +163,7 @@ def _drive(
             else:  # the tool's own timeout, or whoever awaits us was cancelled
                 timer.watch_caller()
             if running.abandoned:
-                _detach(work, error, table, release)
+                _detach(work, error, running, table, release)
                 raise
             thrown = error
         except GeneratorExit:
@@ -179,9 +178,14 @@ def _drive(
 
 
 def _detach(
-    work: Work, error: asyncio.CancelledError, table: Running, release: Callable[[], None]
+    work: Work,
+    error: asyncio.CancelledError,
+    running: RunningCall,
+    table: Running,
+    release: Release,
 ) -> None:
     """Let abandoned work go on in a task of its own, with its slot, for a bounded time."""
+    slot, running.slot = running.slot, None
 
     async def go_on() -> None:
         try:
@@ -192,7 +196,8 @@ def _detach(
         except Exception as failure:  # a tool's own code, after its caller was answered
             log_failure(_log, failure, "abandoned work failed")
         finally:
-            release()
+            if slot is not None:
+                release(*slot)
 
     table.let_go(go_on())
 

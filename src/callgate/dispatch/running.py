@@ -50,6 +50,8 @@ class Stop(StrEnum):
     CALLER_GONE = "caller_gone"
 
 
+Slot = tuple[str, str, int | None]
+"""A session, a tool and how many calls of that may run at once."""
 StopListener = Callable[[str, ToolError], None]
 """Told the id of a call whose work is being stopped, and what its caller will be told."""
 
@@ -87,6 +89,8 @@ class RunningCall(msgspec.Struct, eq=False):
     cancels_delivered: int = 0
     ended: asyncio.Future[None] | None = None
     """Made by the first who waits for the end."""
+    slot: Slot | None = None
+    """What it holds of its session's lane; abandoned work takes it along."""
 
     @property
     def elapsed_ms(self) -> float:
