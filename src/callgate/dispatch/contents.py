@@ -120,9 +120,8 @@ def beginning(content: list[ContentBlock]) -> str:
 
 
 def text_of(content: list[ContentBlock]) -> str:
-    match content:
-        case [TextBlock(text)]:
-            return text
+    if len(content) == 1 and type(content[0]) is TextBlock:
+        return content[0].text
     return "\n".join(block.text for block in content if isinstance(block, TextBlock))
 
 
