@@ -54,7 +54,7 @@ from callgate.dispatch.lanes import Lanes
 from callgate.dispatch.permission.asking import LeftOpen
 from callgate.dispatch.permission.confirmations import Confirmation
 from callgate.dispatch.plans import Plan, Plans
-from callgate.dispatch.raw_open import is_nested, watch_opens
+from callgate.dispatch.raw_open import watch_opens
 from callgate.dispatch.record_writer import Recorder, RecordWriter
 from callgate.dispatch.running import Running, RunningCall, Stop, StopLimits
 from callgate.dispatch.subjects import Findings, Subject
@@ -125,7 +125,7 @@ class ToolDispatcher:
         """Run one call. Refusals and failures come back as results, never as exceptions.
 
         `confirmation` is the question about it that was put before a restart; `task` is the
-        current one, if that is known."""
+        current one, if it serves this call alone."""
         journal = Journal(call, self._sink, self._log, self._records)
         if confirmation is not None and self.running.closing:
             return journal.left_open()
@@ -164,7 +164,7 @@ class ToolDispatcher:
                     accept(call, subject, decision, self.authority, answer)
             if tool.has_effects:
                 journal.ensure_recordable()
-            ticket = self._enter_lane(running, tool)
+            ticket = self._lanes.enter(running, tool)
             if ticket is not None:
                 await self._wait_in_lane(ticket, running, subject, decision)
             if running.stop is not None:
@@ -208,14 +208,6 @@ class ToolDispatcher:
         if journal.is_stored:
             await journal.settled()
         return result
-
-    def _enter_lane(self, running: RunningCall, tool: Registered) -> asyncio.Future[None] | None:
-        """Take a slot; if there is none now, what is returned is done once there is."""
-        session_id = running.call.session.id
-        if session_id in self._lanes.by_session and is_nested(session_id):
-            return None  # the tool that makes this call has a slot already
-        running.slot = slot = (session_id, tool.name, tool.definition.max_concurrent)
-        return self._lanes.enter(*slot)
 
     async def _wait_in_lane(
         self,

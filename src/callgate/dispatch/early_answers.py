@@ -68,8 +68,9 @@ class EarlyAnswers:
         if spare is None or spare.loop is not loop or spare.task.cancelling():
             spare = SpareTask(loop)
         work = self._run(call, None, spare.task)
+        context, caller = copy_context(), swap_current_task(loop, spare.task)
         try:
-            waits_for = spare.first_step(work)
+            waits_for = context.run(work.send, None)
         except StopIteration as finished:
             if self._spare is not None:  # of a call that the tool made
                 self._spare.task.cancel()  # type: ignore[unreachable]
@@ -78,13 +79,14 @@ class EarlyAnswers:
         except BaseException:
             spare.task.cancel()
             raise
-        return await self._rest(call, work, spare, waits_for)
+        finally:
+            swap_current_task(loop, caller)
+        spare.take_over(work, context, waits_for)
+        return await self._result(call, work, spare)
 
-    async def _rest(
-        self, call: ToolCall, work: Work, spare: SpareTask, waits_for: Any
-    ) -> ToolResult:
-        """The result of a call that waits for something."""
-        task = spare.take_over(work, waits_for)
+    async def _result(self, call: ToolCall, work: Work, spare: SpareTask) -> ToolResult:
+        """Of a call that waits for something."""
+        task = spare.task
         waiting: asyncio.Future[ToolResult | None] = spare.loop.create_future()
         self._waiting[call.id] = waiting
         self._tasks.add(task)
@@ -175,30 +177,17 @@ class SpareTask:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.context: Context
-        """What the work runs in, once it waits: a copy of its caller's."""
         self._begun: asyncio.Future[None] = loop.create_future()
         self._work: Work | None = None
         self.task: asyncio.Task[ToolResult] = loop.create_task(self._wait())
 
-    def first_step(self, work: Work) -> Any:
-        """What the work waits for; raises `StopIteration` where it has ended."""
-        context, caller = copy_context(), swap_current_task(self.loop, self.task)
-        try:
-            waits_for = context.run(work.send, None)
-        finally:
-            swap_current_task(self.loop, caller)
-        self.context = context
-        return waits_for
-
-    def take_over(self, work: Work, waits_for: Any) -> asyncio.Task[ToolResult]:
-        """The task, which goes on with the work."""
-        self._work, self._waits_for = work, waits_for
+    def take_over(self, work: Work, context: Context, waits_for: Any) -> None:
+        """Go on with work that waits for something, in its own context."""
+        self._work, self.context, self._waits_for = work, context, waits_for
         if not self._begun.done():
             self._begun.set_result(None)
         elif self.task.done():  # it was cancelled, and that taken back
-            self.task = self.loop.create_task(self._wait())
-        return self.task
+            self.task = self.loop.create_task(self._rest(work))
 
     async def _wait(self) -> ToolResult:
         try:
@@ -209,11 +198,14 @@ class SpareTask:
             if self._waits_for is not None:
                 self._waits_for.cancel()
         assert self._work is not None
-        return await self._go_on(self._work, self._waits_for)
+        return await self._go_on(self._work)
+
+    async def _rest(self, work: Work) -> ToolResult:
+        return await self._go_on(work)
 
     @types.coroutine
-    def _go_on(self, work: Work, waits_for: Any) -> Generator[Any, None, ToolResult]:
-        run = self.context.run
+    def _go_on(self, work: Work) -> Generator[Any, None, ToolResult]:
+        run, waits_for = self.context.run, self._waits_for
         while True:
             thrown: BaseException | None = None
             try:

@@ -11,6 +11,10 @@ from collections import defaultdict, deque
 
 import msgspec
 
+from callgate.dispatch.raw_open import is_nested
+from callgate.dispatch.running import RunningCall
+from callgate.dispatch.tools.registry import Registered
+
 
 class _Lane(msgspec.Struct, kw_only=True):
     running: int = 0
@@ -29,11 +33,13 @@ class Lanes:
         self._cap = cap
         self.by_session: defaultdict[str, _Lane] = defaultdict(_Lane)
 
-    def enter(
-        self, session_id: str, tool: str, tool_cap: int | None
-    ) -> asyncio.Future[None] | None:
+    def enter(self, running: RunningCall, registered: Registered) -> asyncio.Future[None] | None:
         """Take a slot: None if it is taken now, else a future that is done when it is."""
-        lane = self.by_session[session_id]
+        session_id, tool = running.call.session.id, registered.name
+        if session_id in self.by_session and is_nested(session_id):
+            return None  # the tool that makes this call has a slot already
+        tool_cap, lane = registered.definition.max_concurrent, self.by_session[session_id]
+        running.slot = (session_id, tool, tool_cap)
         if tool_cap is None and not lane.waiting and lane.running < self._cap:
             lane.running += 1
             return None

@@ -157,11 +157,13 @@ class Running:
         self.deadlines = Deadlines()
 
     def enter(self, call: ToolCall, task: asyncio.Task[Any] | None = None) -> RunningCall:
-        """Put a call into the table; whoever enters one must leave. `task` runs it: None is the
-        current one."""
+        """Put a call into the table; whoever enters one must leave. `task` runs it, and nothing
+        else; None: the current one does, which may have been cancelled before."""
+        cancelling = 0
         if task is None:
             task = asyncio.current_task()
             assert task is not None
+            cancelling = task.cancelling()
         if self.closing:
             raise ToolShuttingDown()
         session_id, shown_id = call.session.id, call.tool_use_id or call.id
@@ -172,7 +174,7 @@ class Running:
             )
         if call.tool_use_id is not None:
             self._use(session_id, call.tool_use_id)
-        running = RunningCall(call, task, task.cancelling())
+        running = RunningCall(call, task, cancelling)
         self._calls[call.id] = session[shown_id] = running
         return running
 

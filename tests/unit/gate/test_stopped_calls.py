@@ -14,11 +14,14 @@ import pytest
 
 from callgate import Gate, ToolContext, tool
 from callgate.audit.reading import newest_first
+from callgate.core.calls import ToolCall
 from callgate.core.content import TextBlock
 from callgate.core.errors import ToolErrorClass
+from callgate.core.sessions import Session
 from callgate.core.tools import ToolOutput
 from callgate.dispatch import early_answers
-from callgate.dispatch.early_answers import SpareTask
+from callgate.dispatch.early_answers import EarlyAnswers
+from callgate.dispatch.running import Running, StopLimits
 from callgate.runtime import Runtime
 from tests.support import make_tool
 from tests.unit.surfaces.http.instances import serving
@@ -175,15 +178,15 @@ async def test_work_that_never_waits_has_ended_without_a_turn_of_the_loop() -> N
     turned: list[bool] = []
     asyncio.get_running_loop().call_soon(lambda: turned.append(True))
 
-    async def work() -> Any:
-        return asyncio.current_task()
+    async def work(call: Any, confirmation: Any, task: Any) -> Any:
+        assert task is asyncio.current_task()
+        return task
 
-    spare = SpareTask(asyncio.get_running_loop())
-    with pytest.raises(StopIteration) as ended_at_once:
-        spare.first_step(work())
-    assert ended_at_once.value.value is spare.task is not asyncio.current_task()
+    answers = EarlyAnswers(work, Running(StopLimits()))
+    call = ToolCall(tool="t", arguments={}, session=Session(workspace="/"))
+    assert await answers.run(call) is not asyncio.current_task()
     assert turned == []
-    spare.task.cancel()
+    await answers.close()
 
 
 async def test_calls_that_never_wait_share_one_task_and_one_that_waits_keeps_it(tmp_path: Path) -> None:
@@ -241,7 +244,9 @@ async def test_a_task_that_was_cancelled_serves_no_other_call(tmp_path: Path, ho
         if cancel and how == "and taken back":
             tasks[-1].uncancel()
         if not cancel and len(tasks) > 1:
-            await asyncio.sleep(0)
+            turn = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_soon(turn.set_result, None)
+            await turn
         return "done"
 
     async with Gate(tmp_path, [sleepy]) as gate, asyncio.timeout(60):
