@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from benchmarks import function_calls
 from benchmarks.cases import CASES
 from benchmarks.contest import Effort, Failed, Measured, hold
 from benchmarks.contestants import BARE, CALLS, Contestant, idle
@@ -17,6 +18,15 @@ from benchmarks.contestants import BARE, CALLS, Contestant, idle
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 TINY = Effort(rounds=2, batch=2)
 LIAR = "tests.unit.benchmarks.always_42"
+
+
+def test_the_function_calls_of_one_call_are_listed_in_their_order(capsys):
+    function_calls.main()
+    *listed, total = capsys.readouterr().out.splitlines()
+    names = [line.split()[0] for line in listed]
+    stages = ["ToolDispatcher.run", "Plans.find", "ArgumentSchema.check", "judge", "execute", "add"]
+    assert [name for name in names if name in stages] == stages
+    assert total.startswith(f"{len(listed)} function calls")
 
 
 def test_a_quick_run_prints_a_table_and_then_one_json_line():
