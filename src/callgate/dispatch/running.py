@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator
 from enum import StrEnum
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -33,8 +33,10 @@ from callgate.core.errors import (
 )
 from callgate.core.task_sets import TaskSet
 from callgate.core.tools import Tool, ToolContext
-from callgate.dispatch.deadlines import Deadlines
 from callgate.dispatch.failures import log_failure
+
+if TYPE_CHECKING:
+    from callgate.dispatch.deadlines import Deadlines
 
 _log = logging.getLogger("callgate.dispatch")
 
@@ -154,7 +156,7 @@ class Running:
         self._tasks = TaskSet(_log, "a call could not be stopped")
         self._strays = TaskSet(_log, "abandoned work failed")
         self.listeners: list[StopListener] = []
-        self.deadlines = Deadlines()
+        self._deadlines: Deadlines | None = None
 
     def enter(self, call: ToolCall, task: asyncio.Task[Any] | None = None) -> RunningCall:
         """Put a call into the table; whoever enters one must leave. `task` runs it, and nothing
@@ -205,6 +207,17 @@ class Running:
     def __iter__(self) -> Iterator[RunningCall]:
         return iter(tuple(self._calls.values()))
 
+    @property
+    def deadlines(self) -> Deadlines:
+        """The time limits of calls that wait for something."""
+        if self._deadlines is None:
+            from callgate.dispatch.deadlines import (  # lazy: many calls never wait  # noqa: PLC0415
+                Deadlines,
+            )
+
+            self._deadlines = Deadlines()
+        return self._deadlines
+
     def find(self, call_id: str) -> RunningCall | None:
         return self._calls.get(call_id)
 
@@ -228,7 +241,8 @@ class Running:
         await self.stop_all(list(self._calls.values()), Stop.SHUTDOWN)
         await self._tasks.wait()
         self._strays.cancel()
-        self.deadlines.close()
+        if self._deadlines is not None:
+            self._deadlines.close()
 
     async def stop_all(self, calls: list[RunningCall], why: Stop) -> None:
         """Stop several at once, so that two stubborn ones need no longer than one."""
