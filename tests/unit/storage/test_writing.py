@@ -154,3 +154,16 @@ async def test_a_closed_store_leaves_no_thread(home: Path) -> None:
     await store.close()
     left = {thread.name for thread in set(threading.enumerate()) - before}
     assert [name for name in left if name.startswith("callgate")] == []
+
+
+async def test_many_events_are_written_by_few_statements(store: SqliteStore) -> None:
+    sessions = [await new_session(store) for _ in range(30)]
+    statements: list[str] = []
+    assert store._writer._db is not None
+    store._writer._db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda trace: statements.append(trace["sql"]))
+    events = [event(each) for each in sessions for _ in range(23)]
+    await asyncio.gather(*(store.commit(Append(session=each.session_id, events=(each,))) for each in events))
+    assert len(statements) < len(events) / 10  # with each the thread gives the interpreter away
+    stored = [each for session in sessions for each in await store.read_events(session)]
+    assert [each.id for each in stored] == [each.id for each in events]
+    assert [(await store.get_session(each)).last_seq for each in sessions] == [23] * 30

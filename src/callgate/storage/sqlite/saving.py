@@ -23,7 +23,14 @@ from callgate.core.stored import (
     StoredSession,
 )
 from callgate.storage.encoding import encode
-from callgate.storage.sqlite.tables import TABLES, position_of, select, where_key
+from callgate.storage.sqlite.tables import (
+    TABLES,
+    count_sessions,
+    insert,
+    position_of,
+    select,
+    where_key,
+)
 from callgate.storage.views import Blob, EmptiedEvent, EventRow, MessageRow, View
 
 _Kind = type[Any]
@@ -72,10 +79,8 @@ class Saving:
         for session in view.deleted:
             self._delete(session)
         if view.deleted:
-            self._db.executemany(
-                "insert or replace into marks values (?, ?)",
-                [("n", self._cache.n), ("touch", self._cache.touch)],
-            )
+            marks = [("n", self._cache.n), ("touch", self._cache.touch)]
+            insert(self._db, "insert or replace into marks", marks)
         return numbers
 
     def _save_sessions(self, view: View) -> dict[str, int]:
@@ -93,16 +98,11 @@ class Saving:
                 described.append((counts, session))
                 continue
             ord, before = self._cache.sessions[id]
-            counted.append((*counts, ord))
+            counted.append((ord, *counts))
             if session.owner != before.owner or session.fence != before.fence:
                 owned.append((session.owner, session.fence, ord))
             self._cache.sessions[id] = ord, session
-        if counted:
-            self._db.executemany(
-                "update sessions set last_seq = ?, messages = ?, updated_at = ?, touch = ?"
-                " where ord = ?",
-                counted,
-            )
+        count_sessions(self._db, counted)
         if owned:
             self._db.executemany("update sessions set owner = ?, fence = ? where ord = ?", owned)
         for counts, session in described:
@@ -140,10 +140,10 @@ class Saving:
             values.append((n, position, row.id, row.text))
         self._cache.n = n
         if self._looked:
-            self._db.executemany("insert into events values (?, ?, ?, ?)", values)
+            insert(self._db, "insert into events", values)
             return
         before = self._db.total_changes()
-        self._db.executemany("insert or ignore into events values (?, ?, ?, ?)", values)
+        insert(self._db, "insert or ignore into events", values)
         if self._db.total_changes() - before < len(values):
             raise Repeated
 
@@ -154,56 +154,59 @@ class Saving:
         )
 
     def _save_messages(self, rows: list[MessageRow]) -> None:
-        self._db.executemany(
-            "insert into messages values (?, ?, ?)",
+        insert(
+            self._db,
+            "insert into messages",
             [(self._position(row), row.id, row.text) for row in rows],
         )
 
     def _save_calls(self, rows: list[StoredCall]) -> None:
-        self._db.executemany(
-            "insert or replace into calls values (?, ?, ?, ?, ?)",
+        insert(
+            self._db,
+            "insert or replace into calls",
             [(c.id, self._ord(c), c.state, c.owner, encode(c)) for c in rows],
         )
 
     def _save_confirmations(self, rows: list[StoredConfirmation]) -> None:
-        self._db.executemany(
-            "insert or replace into confirmations values (?, ?, ?, ?)",
+        insert(
+            self._db,
+            "insert or replace into confirmations",
             [(row.id, self._ord(row), row.state, encode(row)) for row in rows],
         )
 
     def _save_grants(self, rows: list[StoredGrant]) -> None:
-        self._db.executemany(
-            "insert or replace into grants values (?, ?, ?)",
+        insert(
+            self._db,
+            "insert or replace into grants",
             [(row.id, self._ord(row), encode(row)) for row in rows],
         )
 
     def _save_outbox(self, rows: list[OutboxRecord]) -> None:
-        self._db.executemany(
-            "insert or replace into outbox values (?, ?, ?)",
+        insert(
+            self._db,
+            "insert or replace into outbox",
             [(row.call_id, row.owner, encode(row)) for row in rows],
         )
 
     def _save_cut_sessions(self, rows: list[CutSession]) -> None:
-        self._db.executemany(
-            "insert or replace into cut_sessions values (?, ?)",
+        insert(
+            self._db,
+            "insert or replace into cut_sessions",
             [(row.session_id, encode(row)) for row in rows],
         )
 
     def _save_secrets(self, rows: list[StoredSecret]) -> None:
-        self._db.executemany(
-            "insert or ignore into secrets values (?, ?)", [(row.name, encode(row)) for row in rows]
-        )
+        insert(self._db, "insert or ignore into secrets", [(row.name, encode(row)) for row in rows])
 
     def _save_pins(self, rows: list[Pin]) -> None:
-        self._db.executemany(
-            "insert or replace into pins values (?, ?, ?)",
+        insert(
+            self._db,
+            "insert or replace into pins",
             [(row.source, row.tool, encode(row)) for row in rows],
         )
 
     def _save_blobs(self, rows: list[Blob]) -> None:
-        self._db.executemany(
-            "insert or ignore into blobs values (?, ?)", [(row.sha256, row.data) for row in rows]
-        )
+        insert(self._db, "insert or ignore into blobs", [(row.sha256, row.data) for row in rows])
 
     def _ord(self, row: Any) -> int:
         return self._cache.sessions[row.session_id][0]

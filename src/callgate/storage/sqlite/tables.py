@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import apsw
@@ -32,6 +33,14 @@ SESSION = (
 TOUCH = 9
 """Which of these columns it is."""
 
+_MOST_ROWS = 64
+"""In one statement; a power of two."""
+_COUNT = """
+update sessions set last_seq = new.column2, messages = new.column3, updated_at = new.column4,
+ touch = new.column5
+from (values {}) as new where sessions.ord = new.column1
+"""
+
 _log = logging.getLogger("callgate.store")
 
 TABLES: dict[type[Any], str] = {
@@ -48,6 +57,37 @@ TABLES: dict[type[Any], str] = {
 
 def select(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[Any]:
     return db.execute(sql, values).fetchall()
+
+
+def insert(db: apsw.Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert rows; `into` is the statement up to its values."""
+    for some, places in _in_steps(rows):
+        db.execute(f"{into} values {places}", some)
+
+
+def count_sessions(db: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Set what grows with each event: ord, last_seq, messages, updated_at and touch."""
+    for some, places in _in_steps(rows):
+        db.execute(_COUNT.format(places), some)
+
+
+def _in_steps(rows: Sequence[tuple[Any, ...]]) -> Iterator[tuple[list[Any], str]]:
+    """The values of many rows for few statements, of few sizes, each prepared once.
+
+    With every statement the thread lets go of the interpreter and has to wait for it again: one
+    a row would cost more than to write the rows."""
+    at, size = 0, _MOST_ROWS
+    while at < len(rows):
+        while size > len(rows) - at:
+            size //= 2
+        some = rows[at : at + size]
+        yield [value for row in some for value in row], _places(len(some[0]), size)
+        at += size
+
+
+@cache
+def _places(columns: int, rows: int) -> str:
+    return ", ".join([f"({', '.join('?' * columns)})"] * rows)
 
 
 def session_of(columns: Sequence[Any]) -> tuple[int, StoredSession]:
