@@ -103,6 +103,10 @@ class Runtime:
     def call(self, call: ToolCall) -> Coroutine[Any, Any, ToolResult]:
         return self.dispatcher.run(call)
 
+    def begin(self, call: ToolCall) -> ToolResult | Coroutine[Any, Any, ToolResult]:
+        """`call_promptly` as far as it needs no wait: its result, or what to await for that."""
+        return self._early_answers.begin(call)
+
     async def call_all(self, calls: Iterable[ToolCall]) -> list[ToolResult]:
         """Side by side, promptly; the results in the order of the calls."""
         async with asyncio.TaskGroup() as group:

@@ -15,7 +15,6 @@ PACKAGE = Path(callgate.__file__).parent
 CATALOGUE = Path(callgate_catalogue.__file__).parent
 STARTERS = {
     "core/task_sets.py": "the one way",
-    "dispatch/early_answers.py": "runs the first step of a call itself, before its task does: a turn of the loop less",
     "callgate_catalogue/speech/speaker.py": "a package of its own: it has what `callgate` exports, and no more",
 }
 """Who may start tasks by asyncio itself, and why."""

@@ -11,32 +11,16 @@ abandons it at last). A call that never waits has its result without a turn of t
 from __future__ import annotations
 
 import asyncio
-import sys
-import types
-from collections.abc import Callable, Coroutine, Generator
-from contextvars import Context, copy_context
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from callgate.core.calls import ToolCall
 from callgate.core.content import TextBlock
 from callgate.core.errors import ToolError
 from callgate.core.results import ErrorInfo, ToolResult
-from callgate.core.task_sets import TaskSet
+from callgate.core.task_sets import EagerTasks, Finished, TaskSet
 from callgate.dispatch.running import Running, Stop
-
-if sys.version_info >= (3, 12):
-    from asyncio.tasks import _swap_current_task as swap_current_task
-else:
-    from asyncio.tasks import _current_tasks  # type: ignore[attr-defined]
-
-    def swap_current_task(
-        loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]
-    ) -> asyncio.Task[Any]:
-        """Make a task the current one, as Python 3.12 and later do: the one that was it."""
-        caller: asyncio.Task[Any] = _current_tasks[loop]
-        _current_tasks[loop] = task
-        return caller
-
 
 STOP_S = 0.25
 """When a stopped call whose tool does not listen is answered."""
@@ -56,41 +40,34 @@ class EarlyAnswers:
         self._waiting: dict[str, asyncio.Future[ToolResult | None]] = {}
         """By call id: what its caller waits for. None: its own task has the result."""
         self._tasks = TaskSet()
-        self._spare: SpareTask | None = None
-        """For the next call: most never wait, and leave it as it was."""
+        self._eager = EagerTasks()
         running.listeners.append(self._stopping)
 
     async def run(self, call: ToolCall) -> ToolResult:
         """The result of a call, at its end or before that. Whoever is cancelled meanwhile waits
         until the call has ended: nobody else would."""
-        loop = asyncio.get_running_loop()
-        spare, self._spare = self._spare, None  # the tool may make a call, too
-        if spare is None or spare.loop is not loop or spare.task.cancelling():
-            spare = SpareTask(loop)
-        work = self._run(call, None, spare.task)
-        context, caller = copy_context(), swap_current_task(loop, spare.task)
-        try:
-            waits_for = context.run(work.send, None)
-        except StopIteration as finished:
-            if self._spare is not None:  # of a call that the tool made
-                self._spare.task.cancel()  # type: ignore[unreachable]
-            self._spare = spare
-            return finished.value  # type: ignore[no-any-return]
-        except BaseException:
-            spare.task.cancel()
-            raise
-        finally:
-            swap_current_task(loop, caller)
-        spare.take_over(work, context, waits_for)
-        return await self._result(call, work, spare)
+        begun = self._eager.start(self._run, call, None)
+        return begun.result if isinstance(begun, Finished) else await self._result(call, begun)
 
-    async def _result(self, call: ToolCall, work: Work, spare: SpareTask) -> ToolResult:
-        """Of a call that waits for something."""
-        task = spare.task
-        waiting: asyncio.Future[ToolResult | None] = spare.loop.create_future()
+    def begin(self, call: ToolCall) -> ToolResult | Work:
+        """Run the first step of a call: its result, or what to await for that."""
+        begun = self._eager.start(self._run, call, None)
+        return begun.result if isinstance(begun, Finished) else self._result(call, begun)
+
+    def _result(self, call: ToolCall, task: asyncio.Task[ToolResult]) -> Work:
+        """Of a call that waits for something. It may be stopped from now on."""
+        waiting: asyncio.Future[ToolResult | None] = asyncio.get_running_loop().create_future()
         self._waiting[call.id] = waiting
         self._tasks.add(task)
-        task.add_done_callback(lambda _: self._ended(spare, work, waiting))
+        task.add_done_callback(partial(self._ended, waiting))
+        return self._await(call.id, task, waiting)
+
+    async def _await(
+        self,
+        call_id: str,
+        task: asyncio.Task[ToolResult],
+        waiting: asyncio.Future[ToolResult | None],
+    ) -> ToolResult:
         try:
             early = await waiting
         except asyncio.CancelledError:
@@ -98,16 +75,13 @@ class EarlyAnswers:
             await asyncio.wait({task})
             raise
         finally:
-            if self._waiting.get(call.id) is waiting:
-                del self._waiting[call.id]
+            if self._waiting.get(call_id) is waiting:
+                del self._waiting[call_id]
         return await task if early is None else early
 
     async def close(self) -> None:
         """End the task that waits for a call."""
-        spare, self._spare = self._spare, None
-        if spare is not None and spare.loop is asyncio.get_running_loop():
-            spare.task.cancel()
-            await asyncio.wait({spare.task})
+        await self._eager.close()
 
     async def cancel(self, call_id: str) -> bool:
         """Stop a call, and return when its caller is answered; False if it is not under way."""
@@ -122,12 +96,11 @@ class EarlyAnswers:
             await asyncio.wait(rest)
         return True
 
-    def _ended(self, spare: SpareTask, work: Work, waiting: asyncio.Future[Any]) -> None:
-        spare.context.run(work.close)  # where its task was cancelled before it could take over
+    def _ended(self, waiting: asyncio.Future[Any], task: asyncio.Task[ToolResult]) -> None:
         if not waiting.done():
             waiting.set_result(None)
-        elif not spare.task.cancelled():
-            spare.task.exception()  # its caller was answered
+        elif not task.cancelled():
+            task.exception()  # its caller was answered
 
     def _stopping(self, call_id: str, error: ToolError) -> None:
         waiting = self._waiting.get(call_id)
@@ -163,59 +136,3 @@ def early_result(running: Running, call_id: str, error: ToolError) -> ToolResult
         error=info,
         duration_ms=0.0 if found is None else found.elapsed_ms,
     )
-
-
-class SpareTask:
-    """A task that waits for a call: it is the current one in the first step of the call, and has
-    the others, if there are any. So a call that never waits costs no task and no turn of the loop.
-
-    The task must be the current one in the first step already: `asyncio.timeout` and task groups
-    of the tool belong to it. `asyncio.Task(..., eager_start=True)` of Python 3.12 and later makes
-    a task for each call."""
-
-    __slots__ = ("_begun", "_waits_for", "_work", "context", "loop", "task")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._begun: asyncio.Future[None] = loop.create_future()
-        self._work: Work | None = None
-        self.task: asyncio.Task[ToolResult] = loop.create_task(self._wait())
-
-    def take_over(self, work: Work, context: Context, waits_for: Any) -> None:
-        """Go on with work that waits for something, in its own context."""
-        self._work, self.context, self._waits_for = work, context, waits_for
-        if not self._begun.done():
-            self._begun.set_result(None)
-        elif self.task.done():  # it was cancelled, and that taken back
-            self.task = self.loop.create_task(self._rest(work))
-
-    async def _wait(self) -> ToolResult:
-        try:
-            await self._begun
-        except asyncio.CancelledError:
-            if self._work is None:
-                raise
-            if self._waits_for is not None:
-                self._waits_for.cancel()
-        assert self._work is not None
-        return await self._go_on(self._work)
-
-    async def _rest(self, work: Work) -> ToolResult:
-        return await self._go_on(work)
-
-    @types.coroutine
-    def _go_on(self, work: Work) -> Generator[Any, None, ToolResult]:
-        run, waits_for = self.context.run, self._waits_for
-        while True:
-            thrown: BaseException | None = None
-            try:
-                yield waits_for
-            except GeneratorExit:
-                run(work.close)
-                raise
-            except BaseException as error:
-                thrown = error
-            try:
-                waits_for = run(work.send, None) if thrown is None else run(work.throw, thrown)
-            except StopIteration as finished:
-                return finished.value  # type: ignore[no-any-return]

@@ -31,6 +31,8 @@ class Unfinished:
 
     def hold(self, holder: Holder, size: int) -> None:
         """Note how much somebody holds by now; 0 once all of it is finished or dropped."""
+        if size == 0 and holder not in self._sizes:
+            return
         self._total += size - self._sizes.pop(holder, 0)
         if size:
             self._sizes[holder] = size

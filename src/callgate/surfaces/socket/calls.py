@@ -3,6 +3,7 @@
     taken -> running, up to `MOST_AT_ONCE`          -> answered once, when it ends,
           -> waiting, in the order they came           is given up, or the peer goes
 
+A call that never waits is answered where it was taken, without a task or a turn of the loop.
 A peer that sends faster than its calls end is not read any more (`is_full`) until it has room.
 """
 
@@ -104,7 +105,6 @@ class Calls:
         """Answer the calls whose end does not come; when it comes, nobody is told again."""
         for request_id, call_id in list(self._running.items()):
             if self._end(request_id, call_id):
-                self._host.unfollow(call_id)
                 self._answer(request_id, self._runtime.give_up(call_id, error))
 
     def _forget_bytes(self) -> None:
@@ -113,29 +113,49 @@ class Calls:
 
     def _start(self, request_id: str, call: ToolCall) -> None:
         self._running[request_id] = call.id
-        self._host.start_task(self._run(request_id, call))
+        self._begin(request_id, call)
 
-    async def _run(self, request_id: str, call: ToolCall) -> None:
+    def _begin(self, request_id: str, call: ToolCall) -> None:
         if self._closed is not None:  # it was closed before it began
             self.refuse(request_id, call, self._closed)
             return
         self._host.follow(call.id, self._follower, request_id)
         try:
-            result = await self._runtime.call_promptly(call)
+            begun = self._runtime.begin(call)
+        except BaseException as error:
+            self._end(request_id, call.id)
+            if not isinstance(error, asyncio.CancelledError):  # which says that nobody waits
+                raise
+        else:
+            if isinstance(begun, ToolResult):
+                if self._end(request_id, call.id):
+                    self._answer(request_id, begun)
+            else:
+                self._host.start_task(self._finish(request_id, call.id, begun))
+
+    async def _finish(
+        self, request_id: str, call_id: str, begun: Coroutine[Any, Any, ToolResult]
+    ) -> None:
+        is_asked = False
+        try:
+            result = await begun
         finally:
-            self._host.unfollow(call.id)
-            is_asked = self._end(request_id, call.id)
+            is_asked = self._end(request_id, call_id)
         if is_asked:
             self._answer(request_id, result)
 
     def _end(self, request_id: str, call_id: str) -> bool:
         """Whether this call was still to be answered; its request id may be another's by now."""
+        self._host.unfollow(call_id)
         if self._running.get(request_id) != call_id:
             return False
         del self._running[request_id]
         self._cancelled.discard(call_id)
         if self._waiting:
             following = next(iter(self._waiting))
-            self._start(following, self._waiting.pop(following))
+            call = self._waiting.pop(following)
+            self._running[following] = call.id
+            # In another turn of the loop: many may wait, and none of them for anything.
+            asyncio.get_running_loop().call_soon(self._begin, following, call)
             self._forget_bytes()
         return True

@@ -93,9 +93,10 @@ class Connection(asyncio.Protocol):
     @property
     def state(self) -> ConnectionState:
         """Asks the transport too: the outbox and the system close it before `connection_lost`."""
-        if self._state in OPEN and self._transport.is_closing():
-            self._move(Transition.CLOSE)
-        return self._state
+        state = self._state
+        if state in OPEN and self._transport.is_closing():
+            state = self._state = next_state(state, Transition.CLOSE)
+        return state
 
     def _move(self, taken: Transition) -> None:
         self._state = next_state(self._state, taken)
@@ -158,9 +159,19 @@ class Connection(asyncio.Protocol):
             self._take_requests()
 
     def _take_requests(self) -> None:
-        """Take requests; where there are many, the others take their turn in between."""
+        """Take requests, and send what could be answered with one write."""
+        self._out.collect()
+        try:
+            self._take_slice()
+        finally:
+            self._out.flush()
+
+    def _take_slice(self) -> None:
+        """Take requests; where there are many, the others take their turn in between. What the
+        calls among them do before they wait is no part of the slice."""
         assert self._incoming is not None
-        until = self._turns.now() + SLICE_S
+        now = self._turns.now
+        until = now() + SLICE_S
         while self.state is ConnectionState.TAKING:
             if self._pending >= _MOST_PENDING:
                 self._move(Transition.BLOCK)
@@ -169,11 +180,15 @@ class Connection(asyncio.Protocol):
             request = next(self._incoming, _END)
             if request is _END:
                 break
-            if isinstance(request, Fault):
+            if isinstance(request, frames.ToolCall):
+                began = now()
+                self._take_call(request)
+                until += now() - began
+            elif isinstance(request, Fault):
                 self._send(request)
             elif request is not None:
                 self._take(cast(frames.Request, request))
-            is_over = self._turns.now() > until or self._out.is_high
+            is_over = now() > until or self._out.is_high
             if is_over and self.state is ConnectionState.TAKING:
                 self._floods = True
                 self._move(Transition.YIELD)
@@ -242,8 +257,6 @@ class Connection(asyncio.Protocol):
     def _take(self, request: frames.Request) -> None:
         self.has_asked = True
         match request:
-            case frames.ToolCall():
-                self._take_call(request)
             case frames.CancelToolCall():
                 self._calls.cancel(request.request_id)
             case frames.ListTools():
@@ -261,6 +274,7 @@ class Connection(asyncio.Protocol):
                 self._send(frames.Alive(request_id=request.request_id))
 
     def _take_call(self, request: frames.ToolCall) -> None:
+        self.has_asked = True
         call, refusal, note = self.caller.call(request)
         self._replies.expect(request, note)
         if refusal is not None:

@@ -33,6 +33,8 @@ class Outbox:
         self._lines: list[bytes] = []
         self._size = 0
         self._missed = 0
+        self._collects = False
+        """Whether somebody flushes once all is sent."""
         self.frames = FrameLog("callgate.socket")
         self.paused = False
         """The system takes no more for now."""
@@ -57,10 +59,18 @@ class Outbox:
         line = self._wire.encode(reply)
         self._lines.append(line)
         self._size += len(line)
-        if at_once or self._size > _TOO_HIGH:
+        if self._size > _TOO_HIGH:
+            self.flush()
+        elif self._collects:
+            return
+        elif at_once:
             self.flush()
         elif len(self._lines) == 1:
             asyncio.get_running_loop().call_soon(self.flush)
+
+    def collect(self) -> None:
+        """Have what is sent from now on wait for the next `flush`."""
+        self._collects = True
 
     def tell(self, event: frames.ToolEvent) -> None:
         """Send an event of a call, if it can be sent and the peer reads."""
@@ -89,6 +99,7 @@ class Outbox:
             self._missed = 0
 
     def flush(self) -> None:
+        self._collects = False
         lines, self._lines, self._size = self._lines, [], 0
         if not lines or self._transport is None or self._transport.is_closing():
             return

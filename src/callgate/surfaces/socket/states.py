@@ -22,6 +22,8 @@ from enum import StrEnum
 
 
 class ConnectionState(StrEnum):
+    __hash__ = str.__hash__  # an enum's own is written in Python, and asked with every request
+
     NEW = "new"
     """There is no transport yet."""
     READING = "reading"
@@ -42,6 +44,8 @@ class ConnectionState(StrEnum):
 
 
 class Transition(StrEnum):
+    __hash__ = str.__hash__
+
     OPEN = "open"
     RECEIVE = "receive"
     """Bytes came."""
