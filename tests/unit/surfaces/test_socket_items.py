@@ -27,6 +27,7 @@ from callgate.dispatch.permission.grants import Grant
 from callgate.policy.rules import Outcome
 from callgate.protocol.socket_v1.results import envelope
 from callgate.protocol.socket_v1.server import ServerWire
+from callgate.redaction.frame_log import FrameLog
 from callgate.surfaces.socket import connections
 from callgate.surfaces.socket.calls import MOST_AT_ONCE, MOST_WAITING
 from callgate.surfaces.socket.intakes import requests
@@ -570,6 +571,62 @@ async def test_a_record_that_cannot_be_written_loses_no_result(
     with caplog.at_level(logging.CRITICAL, "callgate.audit"):
         assert (await peer.call("see"))["ok"] is True
     assert [record.levelname for record in caplog.records] == ["CRITICAL"]
+
+
+# --- calls that never wait ------------------------------------------------------------------------
+
+
+def _calls(count: int) -> bytes:
+    frames = [{"type": "tool_call", "requestId": f"{number}", "toolName": "see"} for number in range(count)]
+    return b"".join(json.dumps(each).encode() + b"\n" for each in frames)
+
+
+async def test_what_comes_together_is_answered_in_its_order_with_one_write(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer, writes = await door.peer(), list[bytes]()
+    await peer.call("see")
+    monkeypatch.setattr(FrameLog, "sent", lambda log, data: writes.append(data))
+    fair_turns().now = lambda: 0.0  # no slice is ever over
+    peer.writer.write(_calls(40))
+    assert [(await peer.read())["requestId"] for _ in range(40)] == [f"{number}" for number in range(40)]
+    assert [data.count(b"\n") for data in writes] == [40]
+
+
+async def test_a_call_that_never_waits_has_no_task(door: Door) -> None:
+    peer, loop, made = await door.peer(), asyncio.get_running_loop(), list[Any]()
+    await peer.call("see")
+
+    def make(loop: Any, work: Any, **options: Any) -> asyncio.Task[Any]:
+        made.append(work)
+        return asyncio.Task(work, loop=loop, **options)
+
+    async with asyncio.timeout(60):
+        loop.set_task_factory(make)
+        for _ in range(100):
+            peer.start("see")
+            assert b'"seen"' in await peer.reader.readline()
+        loop.set_task_factory(None)
+    assert len(made) < 50  # which are not for calls
+
+
+async def test_calls_that_waited_for_others_begin_in_other_turns_of_the_loop(door: Door) -> None:
+    """However many wait, and none of them for anything, nobody else waits for them all."""
+    peer, turns, many = await door.peer(), 0, MOST_WAITING // 2
+    await peer.call("see")
+    for number in range(MOST_AT_ONCE):
+        peer.start("deaf", f"d{number}")
+    peer.writer.write(_calls(many))
+    [connection] = door.server._connections.values()
+    await until(lambda: len(connection._calls) == MOST_AT_ONCE + many)
+    Freed.event.set()
+    while connection._calls:
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= many // MOST_AT_ONCE
+    frames = [await peer.read() for _ in range(2 * MOST_AT_ONCE + many)]
+    answered = [each["requestId"] for each in frames if each["type"] == "tool_result"]
+    assert sorted(answered) == sorted([f"d{n}" for n in range(MOST_AT_ONCE)] + [f"{n}" for n in range(many)])
 
 
 # --- floods --------------------------------------------------------------------------------------
