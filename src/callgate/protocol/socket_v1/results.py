@@ -82,7 +82,9 @@ def _content(result: ToolResult) -> Any:
 
 
 def _meta(result: ToolResult) -> dict[str, Any]:
-    meta = {key: value for key, value in result.meta.items() if key not in TOLD_ELSEWHERE}
+    meta: dict[str, Any] = {}
+    if result.meta:
+        meta = {key: value for key, value in result.meta.items() if key not in TOLD_ELSEWHERE}
     meta["callId"] = result.call_id
     meta["durationMs"] = result.duration_ms
     if result.files_modified is not None:

@@ -18,6 +18,10 @@ from callgate.protocol.socket_v1.frames import (
     Progress,
 )
 
+HAPPENINGS = frozenset(
+    {events.PROGRESS, events.OUTPUT_DELTA, "tool.log", "tool.part", "tool.artifact"}
+)
+"""The types of events that say something to the caller."""
 _LEVELS = {"debug": "debug", "info": "info", "warn": "warn", "warning": "warn", "error": "error"}
 
 

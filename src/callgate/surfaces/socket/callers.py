@@ -21,7 +21,8 @@ from callgate.protocol.socket_v1 import frames
 from callgate.runtime import Registered
 
 _MOST_WORKSPACES = 64
-_ACCEPTED_KINDS = frozenset({CallerKind.CLI, CallerKind.PLUGIN})
+_ACCEPTED_KINDS = {None: CallerKind.CLI, "cli": CallerKind.CLI, "plugin": CallerKind.PLUGIN}
+"""By what a peer calls itself."""
 _IN_A_DIRECTORY = frozenset(
     {Capability.WRITES_FILES, Capability.STARTS_PROCESS, Capability.DESTRUCTIVE}
 )
@@ -72,15 +73,14 @@ class Caller:
     def call(self, request: frames.ToolCall) -> IncomingCall:
         info = request.client_info
         session, refusal, note = self._session_for(request)
-        hints = {"cwd": info.cwd, "spaceId": info.space_id, "tabId": info.tab_id}
         call = ToolCall(
             tool=request.tool_name,
             arguments=request.arguments,
             session=session,
-            caller=_kind(info.caller),
+            caller=_ACCEPTED_KINDS.get(info.caller) or _unknown(info.caller),
             external_id=request.request_id,
             timeout_s=None if request.timeout_ms is None else request.timeout_ms / 1000,
-            scope={key: hint for key, hint in hints.items() if hint is not None} or None,
+            scope=_scope(info),
         )
         return IncomingCall(call, refusal, note)
 
@@ -110,8 +110,13 @@ def needs_directory(tool: Registered) -> bool:
     return Capability.READ_ONLY in tool.capabilities and tool.definition.requires_workspace
 
 
-def _kind(name: str | None) -> CallerKind:
-    if name is None or name in _ACCEPTED_KINDS:
-        return CallerKind(name or CallerKind.CLI)
+def _scope(info: frames.ClientInfo) -> dict[str, str] | None:
+    if info.cwd is None and info.space_id is None and info.tab_id is None:
+        return None
+    hints = {"cwd": info.cwd, "spaceId": info.space_id, "tabId": info.tab_id}
+    return {key: hint for key, hint in hints.items() if hint is not None}
+
+
+def _unknown(name: str | None) -> CallerKind:
     _log.warning("a peer called itself %.40r and is treated as cli", name)
     return CallerKind.CLI

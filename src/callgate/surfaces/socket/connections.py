@@ -93,10 +93,10 @@ class Connection(asyncio.Protocol):
     @property
     def state(self) -> ConnectionState:
         """Asks the transport too: the outbox and the system close it before `connection_lost`."""
-        state = self._state
-        if state in OPEN and self._transport.is_closing():
-            state = self._state = next_state(state, Transition.CLOSE)
-        return state
+        transport = self.transport
+        if transport is not None and transport.is_closing() and self._state in OPEN:
+            self._move(Transition.CLOSE)
+        return self._state
 
     def _move(self, taken: Transition) -> None:
         self._state = next_state(self._state, taken)
@@ -249,7 +249,7 @@ class Connection(asyncio.Protocol):
         return bool(self._calls) or self._pending > 0
 
     def _hang_up_if_done(self) -> None:
-        if self.state is ConnectionState.HALF_CLOSED and not self._is_busy:
+        if self._state is ConnectionState.HALF_CLOSED and not self._is_busy:
             self._transport.close()
 
     # Requests.
@@ -319,7 +319,7 @@ class Connection(asyncio.Protocol):
             self._out.show(subscription_id, happened(event))
 
     def _result(self, request_id: str, result: ToolResult) -> None:
-        if self.state is ConnectionState.FULL and not self._calls.waits:
+        if self._state is ConnectionState.FULL and not self._calls.waits:
             self._move(Transition.DRAIN)
             self._pace()
         reply = self._replies.of(request_id, result)

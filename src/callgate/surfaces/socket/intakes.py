@@ -17,6 +17,12 @@ _PIECE = 1024
 
 def requests(wire: ServerWire, data: bytes) -> Iterator[Request | Fault | None]:
     """The requests that the bytes complete; None between two pieces."""
+    if len(data) <= _PIECE:
+        return iter(wire.receive(data))
+    return _in_pieces(wire, data)
+
+
+def _in_pieces(wire: ServerWire, data: bytes) -> Iterator[Request | Fault | None]:
     at = 0
     while at < len(data):
         end = data.find(b"\n", at + _PIECE) + 1 or len(data)

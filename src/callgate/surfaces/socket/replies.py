@@ -24,7 +24,7 @@ class Replies:
 
     def of(self, request_id: str, result: ToolResult) -> frames.ToolResult:
         """The frame for the result of a request, which is then forgotten."""
-        note = self._notes.pop(request_id, None)
+        note = self._notes.pop(request_id, None) if self._notes else None
         if note is not None:
             result = structs.replace(result, diagnostics=(*result.diagnostics, note))
         if request_id in self._uncut:

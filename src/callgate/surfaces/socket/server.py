@@ -13,6 +13,7 @@ from callgate.core.events import Event
 from callgate.core.ids import session_id
 from callgate.core.task_sets import TaskSet
 from callgate.dispatch.clients import client_of
+from callgate.protocol.socket_v1.tool_events import HAPPENINGS
 from callgate.runtime import Runtime, Stop
 from callgate.sandbox.processes.command_marks import inherited_mark
 from callgate.surfaces.accepting import Acceptor
@@ -114,10 +115,11 @@ class SocketServer:
         self._followed.pop(call_id, None)
 
     def _hear(self, event: Event) -> None:
-        followed = self._followed.get(str(event.payload.get("call_id")))
-        if followed is not None:
-            follower, request_id = followed
-            follower.tell(request_id, event)
+        if event.type in HAPPENINGS:
+            followed = self._followed.get(str(event.payload.get("call_id")))
+            if followed is not None:
+                follower, request_id = followed
+                follower.tell(request_id, event)
         watching = self._connections.get(event.session_id)
         if watching is not None:
             watching.show(event)
