@@ -44,7 +44,7 @@ from callgate.core.task_sets import start_task
 
 DELAY_S = 0.04
 """How long an event may wait for company: others must see it within a tenth of a second."""
-_MANY = 500
+_MANY = 2_000
 RETRY_S = 2.0
 CHECKPOINT_S = 1.0
 """How often the journal is told how far the store has followed it."""
