@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Literal, Protocol, Self, runtime_checkable
+from typing import Literal, Protocol, Self, cast, runtime_checkable
 
 import msgspec
 
@@ -112,10 +112,17 @@ class WatchesWrites(Protocol):
         ...
 
 
+_WATCHING: dict[type, bool] = {}
+"""Whether the commands of a class can be watched: to look at a protocol's members is slow."""
+
+
 def watch_writes(running: object, report: Callable[[str], None]) -> None:
     """Hear of the next attempt of a command to write where it may not, if that can be seen."""
-    if isinstance(running, WatchesWrites):
-        running.watch_writes(report)
+    kind = type(running)
+    if kind not in _WATCHING:
+        _WATCHING[kind] = isinstance(running, WatchesWrites)
+    if _WATCHING[kind]:
+        cast(WatchesWrites, running).watch_writes(report)
 
 
 class Launcher(Protocol):

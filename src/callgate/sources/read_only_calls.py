@@ -8,7 +8,7 @@ of them are told of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 from callgate.core.effects import SideEffects
@@ -22,13 +22,35 @@ class Watchable(Protocol):
     def watch_writes(self, report: Callable[[str], None]) -> None: ...
 
 
+_NOT_SERVED = nullcontext()
+
+
 class _ServedCall:
-    def __init__(self, tool: str, declared: SideEffects, context: ToolContext | None) -> None:
+    """In its `with` while it is under way."""
+
+    __slots__ = ("_calls", "_process", "attempt", "context", "declared", "tool")
+
+    def __init__(
+        self,
+        calls: ReadOnlyCalls,
+        process: Watchable,
+        tool: str,
+        declared: SideEffects,
+        context: ToolContext | None = None,
+    ) -> None:
+        self._calls = calls
+        self._process = process
         self.tool = tool
         self.declared = declared
         self.context = context
         self.attempt: dict[str, Any] | None = None
         """What was tried while it was under way."""
+
+    def __enter__(self) -> None:
+        self._calls.begin(self, self._process)
+
+    def __exit__(self, *exc: object) -> None:
+        self._calls.end(self)
 
 
 class ReadOnlyCalls:
@@ -40,23 +62,21 @@ class ReadOnlyCalls:
         self._served: list[_ServedCall] = []
         self._last = ""
 
-    @contextmanager
     def serving(
         self, process: Watchable, definition: ToolDefinition, context: ToolContext
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """A call of a tool that declares to change nothing. Of one that does not, and is only
         kept from it by the mode of its session, no attempt is held against it."""
         if context.may_write or definition.effect.has_effects:
-            yield
-        else:
-            with self._serve(process, _ServedCall(definition.name, definition.effect, context)):
-                yield
+            return _NOT_SERVED
+        return _ServedCall(self, process, definition.name, definition.effect, context)
 
     @contextmanager
     def previewing(self, process: Watchable, definition: ToolDefinition) -> Iterator[None]:
         """Raises `ToolPermissionDenied` at the end, if it tried."""
-        served = _ServedCall(f"the preview of {definition.name}", definition.effect, None)
-        with self._serve(process, served):
+        preview = f"the preview of {definition.name}"
+        served = _ServedCall(self, process, preview, definition.effect)
+        with served:
             yield
         if served.attempt is not None:
             raise ToolPermissionDenied(
@@ -66,15 +86,13 @@ class ReadOnlyCalls:
                 details=served.attempt,
             )
 
-    @contextmanager
-    def _serve(self, process: Watchable, served: _ServedCall) -> Iterator[None]:
+    def begin(self, served: _ServedCall, process: Watchable) -> None:
         self._served.append(served)
         self._last = served.tool
         process.watch_writes(self._attempted)
-        try:
-            yield
-        finally:
-            self._served.remove(served)
+
+    def end(self, served: _ServedCall) -> None:
+        self._served.remove(served)
 
     def _attempted(self, path: str) -> None:
         """Something that was served tried to write: what is under way, or has left a process."""

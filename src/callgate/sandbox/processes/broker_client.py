@@ -273,7 +273,10 @@ class BrokeredProcess:
         """Tell of its next attempt to write where its jail watches for that; once, and before
         anything that it puts out later is passed on. Where nothing is watched, nothing is told."""
         if self._watched and self._control is not None:
+            is_armed = self._report_attempt is not None
             self._report_attempt = report
+            if is_armed:
+                return
             try:
                 self._control.send(keeper_messages.ARM)
             except OSError:

@@ -53,7 +53,8 @@ async def call(
     except Unsendable as error:
         raise ToolExecutionError(f"The call does not fit: {error}.", reason="unsendable") from None
     finally:
-        await requests.ended()
+        if requests.any:
+            await requests.ended()
         if requests.undeclared is not None and not trusted:
             host.distrust(f"tool {tool} went beyond what it declares: {requests.undeclared}")
     return returned.result.value

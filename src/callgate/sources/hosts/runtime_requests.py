@@ -18,12 +18,14 @@ class RuntimeRequests:
 
     def __init__(self, context: ToolContext) -> None:
         self._context = context
-        self._answering = asyncio.Lock()
+        self._answering: asyncio.Lock | None = None
+        """Made with the first request; most calls have none."""
         self.undeclared: str | None = None
         """What it tried although its tool declares to change nothing."""
 
     async def answer(self, request: frames.OfRuntime) -> Any:
         """The value of a request. Raises a `ToolError`."""
+        self._answering = self._answering or asyncio.Lock()
         try:
             async with self._answering:
                 return await self._do(request)
@@ -37,11 +39,17 @@ class RuntimeRequests:
             message = f"{error.strerror}: {getattr(request, 'path', '')}"
             raise ToolExecutionError(message, reason="os_error") from None
 
+    @property
+    def any(self) -> bool:
+        """Whether the host has asked for anything."""
+        return self._answering is not None
+
     async def ended(self) -> None:
         """Nothing is being done for the host: its call may end before an answer that it did not
         wait for."""
-        async with self._answering:
-            pass
+        if self._answering is not None:
+            async with self._answering:
+                pass
 
     async def _do(self, request: frames.OfRuntime) -> Any:
         context = self._context
