@@ -19,7 +19,7 @@ VARIABLE: ContextVar[str] = ContextVar("variable", default="untouched")
 async def eager() -> AsyncIterator[EagerTasks]:
     eager = EagerTasks()
     yield eager
-    eager.close()
+    await eager.close()
 
 
 async def at_once() -> Any:
@@ -45,32 +45,32 @@ def waiting(begun: object) -> asyncio.Task[Any]:
 
 
 async def test_work_that_never_waits_makes_no_task_after_the_first(eager: EagerTasks) -> None:
-    first = finished(eager.start(at_once()))
+    first = finished(eager.start(lambda _: at_once()))
     await asyncio.sleep(0)
     there = asyncio.all_tasks()
-    assert {finished(eager.start(at_once())) for _ in range(100)} == {first}
+    assert {finished(eager.start(lambda _: at_once())) for _ in range(100)} == {first}
     assert asyncio.all_tasks() == there and asyncio.current_task() is not first
 
 
 async def test_work_that_waits_is_in_one_task_from_its_first_step_to_its_end(eager: EagerTasks) -> None:
-    for begun in [waiting(eager.start(in_steps())) for _ in range(3)]:
+    for begun in [waiting(eager.start(lambda _: in_steps())) for _ in range(3)]:
         assert await begun == {begun}
-    assert finished(eager.start(at_once())) is not begun
+    assert finished(eager.start(lambda _: at_once())) is not begun
 
 
 async def test_no_two_pieces_of_work_share_a_task(eager: EagerTasks) -> None:
-    begun = [waiting(eager.start(in_steps())) for _ in range(5)]
-    assert len({*begun, finished(eager.start(at_once()))}) == 6
+    begun = [waiting(eager.start(lambda _: in_steps())) for _ in range(5)]
+    assert len({*begun, finished(eager.start(lambda _: at_once()))}) == 6
     await asyncio.gather(*begun)
 
 
 async def test_work_that_starts_other_work_goes_on_in_its_own_task(eager: EagerTasks) -> None:
     async def outer() -> tuple[Any, Any, Any]:
         before = asyncio.current_task()
-        return before, finished(eager.start(at_once())), asyncio.current_task()
+        return before, finished(eager.start(lambda _: at_once())), asyncio.current_task()
 
     for _ in range(2):
-        before, inner, after = finished(eager.start(outer()))
+        before, inner, after = finished(eager.start(lambda _: outer()))
         assert before is after and inner is not before
 
 
@@ -78,7 +78,7 @@ async def test_it_can_be_started_where_there_is_no_task(eager: EagerTasks) -> No
     done = asyncio.get_running_loop().create_future()
 
     def start() -> None:
-        done.set_result([eager.start(at_once()), eager.start(in_steps()), asyncio.current_task()])
+        done.set_result([eager.start(lambda _: at_once()), eager.start(lambda _: in_steps()), asyncio.current_task()])
 
     asyncio.get_running_loop().call_soon(start)
     first, second, current = await done
@@ -97,10 +97,10 @@ async def test_what_work_sets_in_its_context_is_its_own(eager: EagerTasks) -> No
         return before, after
 
     VARIABLE.set("callers")
-    assert finished(eager.start(work("a", 0))) == ("callers", "a")
-    begun = [waiting(eager.start(work(value, 2))) for value in "bc"]
+    assert finished(eager.start(lambda _: work("a", 0))) == ("callers", "a")
+    begun = [waiting(eager.start(lambda _: work(value, 2))) for value in "bc"]
     assert await asyncio.gather(*begun) == [("callers", "b"), ("callers", "c")]
-    assert finished(eager.start(work("d", 0))) == ("callers", "d")
+    assert finished(eager.start(lambda _: work("d", 0))) == ("callers", "d")
     assert VARIABLE.get() == "callers"
 
 
@@ -117,9 +117,9 @@ async def test_a_cancellation_reaches_the_work_and_what_it_waits_for(eager: Eage
             await asyncio.sleep(0)
         return "cleaned up"
 
-    finished(eager.start(at_once()))
+    finished(eager.start(lambda _: at_once()))
     await asyncio.sleep(0)  # the spare task has begun
-    begun = waiting(eager.start(work()))
+    begun = waiting(eager.start(lambda _: work()))
     for _ in range(turns_before):
         await asyncio.sleep(0)
     begun.cancel()
@@ -134,8 +134,8 @@ async def test_work_that_cancels_its_own_task_harms_none_after_it(eager: EagerTa
         task.cancel()
         return task
 
-    cancelled = finished(eager.start(work()))
-    begun = waiting(eager.start(in_steps()))
+    cancelled = finished(eager.start(lambda _: work()))
+    begun = waiting(eager.start(lambda _: in_steps()))
     assert await begun == {begun} and begun is not cancelled
     with pytest.raises(asyncio.CancelledError):
         await cancelled
@@ -147,9 +147,9 @@ async def test_what_the_first_step_raises_is_its_starters(eager: EagerTasks) -> 
 
     here = asyncio.current_task()
     with pytest.raises(RuntimeError, match="boom"):
-        eager.start(work())
+        eager.start(lambda _: work())
     assert asyncio.current_task() is here
-    assert finished(eager.start(at_once())) is not here
+    assert finished(eager.start(lambda _: at_once())) is not here
 
 
 async def test_limits_and_groups_of_the_first_step_go_on_in_the_others(eager: EagerTasks) -> None:
@@ -161,16 +161,16 @@ async def test_limits_and_groups_of_the_first_step_go_on_in_the_others(eager: Ea
             return "in time"
         return "never"
 
-    assert await waiting(eager.start(work())) == "in time"
+    assert await waiting(eager.start(lambda _: work())) == "in time"
 
 
 def test_a_loop_that_ends_takes_the_spare_task_along(caplog: pytest.LogCaptureFixture) -> None:
     eager = EagerTasks()
 
     async def use() -> None:
-        finished(eager.start(at_once()))
-        assert await waiting(eager.start(in_steps()))
-        finished(eager.start(at_once()))
+        finished(eager.start(lambda _: at_once()))
+        assert await waiting(eager.start(lambda _: in_steps()))
+        finished(eager.start(lambda _: at_once()))
 
     with caplog.at_level(logging.ERROR):
         for _ in range(2):

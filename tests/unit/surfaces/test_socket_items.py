@@ -587,10 +587,14 @@ async def test_what_comes_together_is_answered_in_its_order_with_one_write(
     peer, writes = await door.peer(), list[bytes]()
     await peer.call("see")
     monkeypatch.setattr(FrameLog, "sent", lambda log, data: writes.append(data))
-    fair_turns().now = lambda: 0.0  # no slice is ever over
-    peer.writer.write(_calls(40))
-    assert [(await peer.read())["requestId"] for _ in range(40)] == [f"{number}" for number in range(40)]
-    assert [data.count(b"\n") for data in writes] == [40]
+    many = connections._MOST_BEGUN - 1
+    peer.writer.write(_calls(many))
+    assert [(await peer.read())["requestId"] for _ in range(many)] == [f"{number}" for number in range(many)]
+    assert [data.count(b"\n") for data in writes] == [many]
+    writes.clear()
+    peer.writer.write(_calls(2 * many))  # more than begin in one turn of the loop
+    assert [(await peer.read())["requestId"] for _ in range(2 * many)] == [f"{number}" for number in range(2 * many)]
+    assert [data.count(b"\n") for data in writes] == [many + 1, many - 1]
 
 
 async def test_a_call_that_never_waits_has_no_task(door: Door) -> None:

@@ -43,6 +43,8 @@ _is_request_id = re.compile(frames.REQUEST_ID).match
 _CANONICAL = b'{"type":"tool_call","protocol":1,'
 _SHORT = strict_json.MAX_DIGITS
 """Bytes: a line no longer than this can break no bound of the strict reader but depth."""
+_FLAT = 2 * strict_json.MAX_DEPTH
+"""Bytes: a line no longer than this cannot be nested too deep either."""
 _decode_call = msgspec.json.Decoder(frames.ToolCall).decode
 _encode = msgspec.json.Encoder().encode
 _loads = strict_json.loads
@@ -87,10 +89,13 @@ def _canonical(line: bytes) -> frames.ToolCall | None:
     """The call, if the line is exactly as we would write it: then no key stands in it twice."""
     try:
         call = _decode_call(line)
-        same = _encode(call) == line
+        if _encode(call) != line:
+            return None
     except (ValueError, RecursionError):  # the strict reader says what is wrong
         return None
-    return call if same and line.count(b"[") + line.count(b"{") <= strict_json.MAX_DEPTH else None
+    if len(line) > _FLAT and line.count(b"[") + line.count(b"{") > strict_json.MAX_DEPTH:
+        return None
+    return call
 
 
 def _unknown(kind: object) -> str:

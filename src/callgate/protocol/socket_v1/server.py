@@ -70,10 +70,10 @@ class ServerWire:
         A result that cannot be sent becomes a failure, another answer an error; an event
         raises `Unsendable`.
         """
-        if isinstance(reply, Fault):
-            return line(reply.error)
         if isinstance(reply, frames.ToolResult):
             return self._result(reply)
+        if isinstance(reply, Fault):
+            return line(reply.error)
         if isinstance(reply, _WITHOUT_REQUEST):
             return line(reply)
         id = reply.request_id

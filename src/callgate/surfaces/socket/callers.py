@@ -72,7 +72,9 @@ class Caller:
 
     def call(self, request: frames.ToolCall) -> IncomingCall:
         info = request.client_info
-        session, refusal, note = self._session_for(request)
+        session, refusal, note = self._sessions.get(info.cwd or ""), None, None
+        if session is None:
+            session, refusal, note = self._session_for(request)
         call = ToolCall(
             tool=request.tool_name,
             arguments=request.arguments,

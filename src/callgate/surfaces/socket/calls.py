@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 from callgate.core.calls import ToolCall
 from callgate.core.errors import ToolCancelled, ToolError
-from callgate.core.events import Event
 from callgate.core.results import ToolResult
 from callgate.runtime import Runtime
 
@@ -25,32 +24,23 @@ _MOST_WAITING_BYTES = 16 * 1024 * 1024
 """Bytes of calls that wait for others before no more are read."""
 
 
-class Follower(Protocol):
-    """Who is told of a call under way, by its request id."""
-
-    def tell(self, request_id: str, event: Event) -> None: ...
-
-
 class Host(Protocol):
     """What calls need of the server."""
 
     runtime: Runtime
 
     def start_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]: ...
-    def follow(self, call_id: str, follower: Follower, request_id: str) -> None: ...
-    def unfollow(self, call_id: str) -> None: ...
 
 
 class Calls:
-    def __init__(
-        self, host: Host, follower: Follower, answer: Callable[[str, ToolResult], None]
-    ) -> None:
+    def __init__(self, host: Host, answer: Callable[[str, ToolResult], None]) -> None:
         self._host = host
         self._runtime = host.runtime
-        self._follower = follower
         self._answer = answer
         self._running: dict[str, str] = {}
-        """By request id: our id of the call."""
+        """By request id: our id of the call ..."""
+        self._requests: dict[str, str] = {}
+        """... and the other way round, of those that have begun."""
         self._waiting: dict[str, ToolCall] = {}
         self._waiting_bytes = 0
         """Bytes that came since calls have to wait."""
@@ -70,13 +60,19 @@ class Calls:
         many = len(self._waiting) >= MOST_WAITING
         return many or (self.waits and self._waiting_bytes > _MOST_WAITING_BYTES)
 
-    def count_bytes(self, received: int) -> None:
-        """Count what came, if calls wait."""
-        self._waiting_bytes = self._waiting_bytes + received if self.waits else 0
+    def is_full_with(self, received: int) -> bool:
+        """Count bytes that came while calls wait."""
+        self._waiting_bytes += received
+        return self.is_full
+
+    def request_of(self, call_id: str) -> str | None:
+        """Of a call that has begun and is not answered."""
+        return self._requests.get(call_id)
 
     def take(self, request_id: str, call: ToolCall) -> None:
         if len(self._running) < MOST_AT_ONCE:
-            self._start(request_id, call)
+            self._running[request_id] = call.id
+            self._begin(request_id, call)
         else:
             self._waiting[request_id] = call
 
@@ -111,15 +107,11 @@ class Calls:
         if not self._waiting:
             self._waiting_bytes = 0
 
-    def _start(self, request_id: str, call: ToolCall) -> None:
-        self._running[request_id] = call.id
-        self._begin(request_id, call)
-
     def _begin(self, request_id: str, call: ToolCall) -> None:
         if self._closed is not None:  # it was closed before it began
             self.refuse(request_id, call, self._closed)
             return
-        self._host.follow(call.id, self._follower, request_id)
+        self._requests[call.id] = request_id
         try:
             begun = self._runtime.begin(call)
         except BaseException as error:
@@ -146,11 +138,12 @@ class Calls:
 
     def _end(self, request_id: str, call_id: str) -> bool:
         """Whether this call was still to be answered; its request id may be another's by now."""
-        self._host.unfollow(call_id)
+        self._requests.pop(call_id, None)
         if self._running.get(request_id) != call_id:
             return False
         del self._running[request_id]
-        self._cancelled.discard(call_id)
+        if self._cancelled:
+            self._cancelled.discard(call_id)
         if self._waiting:
             following = next(iter(self._waiting))
             call = self._waiting.pop(following)

@@ -47,7 +47,8 @@ from callgate.surfaces.unfinished import REFUSAL, Unfinished
 
 _MOST_PENDING = 64
 """Requests beside calls that are answered at once."""
-_END = object()
+_MOST_BEGUN = 32
+"""Calls that begin within one slice, whatever each does before it waits for something."""
 
 
 class Host(calls.Host, Protocol):
@@ -63,6 +64,10 @@ class Host(calls.Host, Protocol):
 
     def left(self, connection: Connection) -> None: ...
 
+    def subscribed(self, connection: Connection) -> None:
+        """It has a subscription, or none any more."""
+        ...
+
 
 class Connection(asyncio.Protocol):
     def __init__(self, host: Host, session_id: str) -> None:
@@ -73,11 +78,15 @@ class Connection(asyncio.Protocol):
         self.caller = Caller(host.open_session, host.runtime.find_tool, session_id)
         self._wire = ServerWire()
         self._out = Outbox(self._wire, self._hang_up_if_done)
-        self._calls = calls.Calls(host, self, self._result)
+        self._calls = calls.Calls(host, self._result)
         self._turns = fair_turns()
         self._state = ConnectionState.NEW
         self._floods = False
         """What came last is more than fits a slice."""
+        self._is_paused = False
+        """Nothing is read."""
+        self._is_unfinished = False
+        """A request has begun to come, and has not ended."""
         self._received = 0
         """Bytes of what came last ..."""
         self._incoming: Iterator[frames.Request | Fault | None] | None = None
@@ -167,29 +176,29 @@ class Connection(asyncio.Protocol):
             self._out.flush()
 
     def _take_slice(self) -> None:
-        """Take requests; where there are many, the others take their turn in between. What the
-        calls among them do before they wait is no part of the slice."""
+        """Take requests; where there are many, the others take their turn in between."""
         assert self._incoming is not None
-        now = self._turns.now
-        until = now() + SLICE_S
-        while self.state is ConnectionState.TAKING:
+        now, begun = self._turns.now, 0
+        until: float | None = None
+        for request in self._incoming:
+            if type(request) is frames.ToolCall:
+                self._take_call(request)
+                begun += 1
+                is_over = begun >= _MOST_BEGUN
+            else:
+                until = now() + SLICE_S if until is None else until
+                if isinstance(request, Fault):
+                    self._send(request)
+                elif request is not None:
+                    self._take(request)
+                is_over = now() > until
+            if self.state is not ConnectionState.TAKING:
+                break
             if self._pending >= _MOST_PENDING:
                 self._move(Transition.BLOCK)
                 self._pace()
                 return
-            request = next(self._incoming, _END)
-            if request is _END:
-                break
-            if isinstance(request, frames.ToolCall):
-                began = now()
-                self._take_call(request)
-                until += now() - began
-            elif isinstance(request, Fault):
-                self._send(request)
-            elif request is not None:
-                self._take(cast(frames.Request, request))
-            is_over = now() > until or self._out.is_high
-            if is_over and self.state is ConnectionState.TAKING:
+            if is_over or self._out.is_high:
                 self._floods = True
                 self._move(Transition.YIELD)
                 self._pace()
@@ -203,20 +212,26 @@ class Connection(asyncio.Protocol):
         if not self._floods:
             self._turns.note_light()
         self._floods = False
-        self._host.unfinished.hold(self, self._wire.unfinished)
+        unfinished = self._wire.unfinished
+        if unfinished or self._is_unfinished:
+            self._is_unfinished = unfinished > 0
+            self._host.unfinished.hold(self, unfinished)
         if self._wire.hopeless:
             self._out.end("protocol", "A line went on without end.")
         if self.state is ConnectionState.TAKING:
-            self._calls.count_bytes(self._received)
-            self._move(Transition.FILL if self._calls.is_full else Transition.TAKEN)
-            self._pace()
+            is_full = self._calls.waits and self._calls.is_full_with(self._received)
+            self._move(Transition.FILL if is_full else Transition.TAKEN)
+            if is_full or self._is_paused:
+                self._pace()
 
     def _pace(self) -> None:
         """Read on, or not yet."""
         state = self.state
         if state is ConnectionState.READING:
+            self._is_paused = False
             self._transport.resume_reading()
         elif state in PAUSED:
+            self._is_paused = True
             self._transport.pause_reading()
             self._presence.start()
 
@@ -263,8 +278,10 @@ class Connection(asyncio.Protocol):
                 self._list_tools(request)
             case frames.Subscribe():
                 self._send(self.watcher.subscribe(request))
+                self._host.subscribed(self)
             case frames.Unsubscribe():
                 self._send(self.watcher.unsubscribe(request))
+                self._host.subscribed(self)
             case frames.ListConfirmations() | frames.AnswerConfirmation():
                 self._answer_later(self.watcher.look_up(request))
             case frames.ListHosts() | frames.RenewHost():
@@ -306,14 +323,14 @@ class Connection(asyncio.Protocol):
 
     # Answers.
 
-    def tell(self, request_id: str, event: Event) -> None:
-        """Pass on what a call of this connection says while it runs."""
+    def hear(self, event: Event) -> None:
+        """Pass on an event of this connection's session: to the caller of its call, while that
+        runs, and to the peer, if it is subscribed to it."""
         frame = happening(event)
-        if frame is not None and request_id in self._wire.in_flight:
-            self._out.tell(frames.ToolEvent(request_id=request_id, event=frame))
-
-    def show(self, event: Event) -> None:
-        """Pass on an event of this connection's session, if it is subscribed to."""
+        if frame is not None:
+            request_id = self._calls.request_of(str(event.payload.get("call_id")))
+            if request_id is not None and request_id in self._wire.in_flight:
+                self._out.tell(frames.ToolEvent(request_id=request_id, event=frame))
         subscription_id = self.watcher.wanted(event)
         if subscription_id is not None:
             self._out.show(subscription_id, happened(event))
@@ -327,7 +344,7 @@ class Connection(asyncio.Protocol):
             self._send(reply)
 
     def _send(self, reply: frames.Reply | Fault) -> None:
-        self._out.send(reply, at_once=not self._calls)
+        self._out.send(reply, at_once=self._out.collects or not self._calls)
 
     def shut_down(self) -> None:
         """Answer what is still under way, and close."""

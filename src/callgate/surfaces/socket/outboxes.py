@@ -33,7 +33,7 @@ class Outbox:
         self._lines: list[bytes] = []
         self._size = 0
         self._missed = 0
-        self._collects = False
+        self.collects = False
         """Whether somebody flushes once all is sent."""
         self.frames = FrameLog("callgate.socket")
         self.paused = False
@@ -44,24 +44,20 @@ class Outbox:
         self._transport = transport
 
     @property
-    def is_open(self) -> bool:
-        return self._transport is not None and not self._transport.is_closing()
-
-    @property
     def is_high(self) -> bool:
         """So much waits that nobody should be made to wait for more of it."""
         return self.paused or self._size > _HIGH
 
     def send(self, reply: frames.Reply | Fault, *, at_once: bool = False) -> None:
         """`at_once`: nothing else is under way that it could go out with."""
-        if not self.is_open:
+        if self._transport is None or self._transport.is_closing():
             return
         line = self._wire.encode(reply)
         self._lines.append(line)
         self._size += len(line)
         if self._size > _TOO_HIGH:
             self.flush()
-        elif self._collects:
+        elif self.collects:
             return
         elif at_once:
             self.flush()
@@ -70,7 +66,7 @@ class Outbox:
 
     def collect(self) -> None:
         """Have what is sent from now on wait for the next `flush`."""
-        self._collects = True
+        self.collects = True
 
     def tell(self, event: frames.ToolEvent) -> None:
         """Send an event of a call, if it can be sent and the peer reads."""
@@ -99,14 +95,14 @@ class Outbox:
             self._missed = 0
 
     def flush(self) -> None:
-        self._collects = False
+        self.collects = False
         lines, self._lines, self._size = self._lines, [], 0
         if not lines or self._transport is None or self._transport.is_closing():
             return
         data = b"".join(lines) if len(lines) > 1 else lines[0]
         self.frames.sent(data)
         self._transport.write(data)
-        if self._transport.get_write_buffer_size() > _TOO_HIGH:
+        if self.paused and self._transport.get_write_buffer_size() > _TOO_HIGH:
             _log.warning("a peer that does not read was cut")
             self.end("slow_reader", "What was sent was not read.")
         else:

@@ -18,7 +18,6 @@ from callgate.runtime import Runtime, Stop
 from callgate.sandbox.processes.command_marks import inherited_mark
 from callgate.surfaces.accepting import Acceptor
 from callgate.surfaces.socket.callers import OpenSession
-from callgate.surfaces.socket.calls import Follower
 from callgate.surfaces.socket.connections import Connection
 from callgate.surfaces.socket.hosting import Hosting
 from callgate.surfaces.socket.listening import Listener, file_limit
@@ -45,8 +44,7 @@ class SocketServer:
         self.unfinished = unfinished or Unfinished()
         self._connections: dict[str, Connection] = {}
         """By session id."""
-        self._followed: dict[str, tuple[Follower, str]] = {}
-        """By call id: who is told what it says, under which request id."""
+        self._subscribers: set[Connection] = set()
         self._tasks = TaskSet(_log, "a connection's work failed")
         self._unlisten = runtime.listen(self._hear)
         self._acceptor: Acceptor | None = None
@@ -101,6 +99,7 @@ class SocketServer:
         return oldest is not None
 
     def left(self, connection: Connection) -> None:
+        self._subscribers.discard(connection)
         if self._connections.pop(connection.session_id, None) is not None:
             for session in connection.sessions[:1]:  # all have the one id
                 self.start_task(self.runtime.close_session(session, Stop.CALLER_GONE))
@@ -108,18 +107,14 @@ class SocketServer:
     def start_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         return self._tasks.start(work)
 
-    def follow(self, call_id: str, follower: Follower, request_id: str) -> None:
-        self._followed[call_id] = follower, request_id
-
-    def unfollow(self, call_id: str) -> None:
-        self._followed.pop(call_id, None)
+    def subscribed(self, connection: Connection) -> None:
+        if connection.watcher.is_subscribed:
+            self._subscribers.add(connection)
+        else:
+            self._subscribers.discard(connection)
 
     def _hear(self, event: Event) -> None:
-        if event.type in HAPPENINGS:
-            followed = self._followed.get(str(event.payload.get("call_id")))
-            if followed is not None:
-                follower, request_id = followed
-                follower.tell(request_id, event)
-        watching = self._connections.get(event.session_id)
-        if watching is not None:
-            watching.show(event)
+        if event.type in HAPPENINGS or self._subscribers:
+            connection = self._connections.get(event.session_id)
+            if connection is not None:
+                connection.hear(event)

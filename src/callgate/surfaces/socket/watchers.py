@@ -39,6 +39,10 @@ class Watcher:
         self._subscription = None
         self._attached.close()
 
+    @property
+    def is_subscribed(self) -> bool:
+        return self._subscription is not None
+
     def wanted(self, event: Event) -> str | None:
         """The subscription that wants an event of this session."""
         if self._subscription is None:
