@@ -588,6 +588,7 @@ async def test_what_comes_together_is_answered_in_its_order_with_one_write(
     await peer.call("see")
     monkeypatch.setattr(FrameLog, "sent", lambda log, data: writes.append(data))
     many = connections._MOST_BEGUN - 1
+    monkeypatch.setattr(connections, "SLICE_S", 60.0)
     peer.writer.write(_calls(many))
     assert [(await peer.read())["requestId"] for _ in range(many)] == [f"{number}" for number in range(many)]
     assert [data.count(b"\n") for data in writes] == [many]

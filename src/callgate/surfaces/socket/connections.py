@@ -176,22 +176,22 @@ class Connection(asyncio.Protocol):
             self._out.flush()
 
     def _take_slice(self) -> None:
-        """Take requests; where there are many, the others take their turn in between."""
+        """Take requests; where there are many, the others take their turn in between. What calls
+        do before they wait is no part of the slice: of them so many may begin in one."""
         assert self._incoming is not None
         now, begun = self._turns.now, 0
-        until: float | None = None
+        until = now() + SLICE_S
         for request in self._incoming:
             if type(request) is frames.ToolCall:
+                came = now()
                 self._take_call(request)
+                until += now() - came
                 begun += 1
-                is_over = begun >= _MOST_BEGUN
-            else:
-                until = now() + SLICE_S if until is None else until
-                if isinstance(request, Fault):
-                    self._send(request)
-                elif request is not None:
-                    self._take(request)
-                is_over = now() > until
+            elif isinstance(request, Fault):
+                self._send(request)
+            elif request is not None:
+                self._take(request)
+            is_over = begun >= _MOST_BEGUN or now() > until
             if self.state is not ConnectionState.TAKING:
                 break
             if self._pending >= _MOST_PENDING:
