@@ -1,17 +1,20 @@
 """What a call over the local socket costs, beside a bare echo of the same bytes on uvloop.
 
-    python benchmarks/socket_calls.py [--rounds N] [--quick] [--json]
+    python benchmarks/socket_calls.py [--against REV] [--rounds N] [--quick] [--json]
 
 Each server is a process of its own, and so is its client, which keeps one call in flight for each
 caller. In every round each server does a batch, in turn; ratios are taken within a round. The
 echo reads lines and answers each with the very bytes that callgate answers with: no JSON is read,
-no tool is called. CPU is what the server's process used for a call, all its threads together.
+no tool is called. CPU is what the server's process used for a call, all its threads together; of
+it `loop` is what the thread with the event loop used, the rest is the store's writer. With
+`--against` the server of another commit does its batches in turn with the others.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import resource
@@ -21,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,6 +35,7 @@ if not __package__:  # run as a file: its own directory is no place to import fr
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 from benchmarks import report
+from benchmarks.trees import ROOT, checkout, environment
 
 CALLERS = (1, 8, 64)
 IDLE = 1_000
@@ -45,7 +49,6 @@ async def noop() -> str:
     return "done"
 '''
 CALL = b'{"type":"tool_call","protocol":1,"requestId":"r1","toolName":"noop","arguments":{}}\n'
-_TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Server(NamedTuple):
@@ -53,9 +56,13 @@ class Server(NamedTuple):
     path: str
     process: subprocess.Popen[bytes]
 
-    def cpu(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICK
+    def cpu(self) -> tuple[float, float]:
+        """Seconds of all its threads, and of the one with the event loop."""
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        spent = {
+            each.name: int((each / "schedstat").read_text().split()[0]) for each in tasks.iterdir()
+        }
+        return sum(spent.values()) / 1e9, spent[str(self.process.pid)] / 1e9
 
     def memory(self) -> int:
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
@@ -67,10 +74,15 @@ class Batch(NamedTuple):
     seconds: float
     cpu: float
     """Of the server."""
+    loop: float
 
     @property
     def cpu_us(self) -> float:
         return self.cpu / self.calls * 1e6
+
+    @property
+    def loop_us(self) -> float:
+        return self.loop / self.calls * 1e6
 
     @property
     def per_second(self) -> float:
@@ -81,6 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--calls", type=int, default=8_000, help="in a batch")
+    parser.add_argument("--against", metavar="REV", help="another commit, a branch or a tag")
     parser.add_argument("--quick", action="store_true", help="a look at whether it works")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--echo", nargs=2, help=argparse.SUPPRESS)
@@ -94,17 +107,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     rounds, calls = (2, 64) if options.quick else (options.rounds, options.calls)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8_192), hard))
-    with tempfile.TemporaryDirectory(prefix="cg") as directory:
-        found = measure(Path(directory), rounds, calls, 50 if options.quick else IDLE)
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cg")))
+        trees = {"callgate": ROOT}
+        if options.against is not None:
+            trees[f"callgate at {options.against}"] = stack.enter_context(checkout(options.against))
+        found = measure(directory, trees, rounds, calls, 50 if options.quick else IDLE)
     if not options.json:
         show(found)
     print(json.dumps(found))
     return 0
 
 
-def measure(directory: Path, rounds: int, calls: int, idle: int) -> dict[str, Any]:
-    with ours(directory) as callgate, bare(directory, answer_of(callgate)) as echoing:
-        servers = (echoing, callgate)
+def measure(
+    directory: Path, trees: Mapping[str, str], rounds: int, calls: int, idle: int
+) -> dict[str, Any]:
+    """`trees`: the checkout that each of our servers runs from."""
+    with contextlib.ExitStack() as stack:
+        ourselves = [stack.enter_context(ours(directory, *each)) for each in trees.items()]
+        callgate = ourselves[0]
+        servers = [stack.enter_context(bare(directory, answer_of(callgate))), *ourselves]
         found: dict[str, Any] = {"callers": {}}
         for callers in CALLERS:
             batches: dict[str, list[Batch]] = {each.name: [] for each in servers}
@@ -120,6 +142,8 @@ def figures(batches: dict[str, list[Batch]]) -> dict[str, Any]:
     by = {
         name: {
             "cpu_us": round(median(each.cpu_us for each in found), 1),
+            "least_cpu_us": round(min(each.cpu_us for each in found), 1),
+            "loop_us": round(median(each.loop_us for each in found), 1),
             "per_second": round(median(each.per_second for each in found)),
         }
         for name, found in batches.items()
@@ -160,9 +184,10 @@ def batch(server: Server, callers: int, calls: int) -> Batch:
     """One call in flight for each caller, until all are done."""
     each = max(calls // callers, 1)
     asyncio_run(drive(server.path, callers, min(each, 20)))  # warm
-    before, began = server.cpu(), time.perf_counter()
+    (cpu, loop), began = server.cpu(), time.perf_counter()
     asyncio_run(drive(server.path, callers, each))
-    return Batch(each * callers, time.perf_counter() - began, server.cpu() - before)
+    seconds, (cpu_after, loop_after) = time.perf_counter() - began, server.cpu()
+    return Batch(each * callers, seconds, cpu_after - cpu, loop_after - loop)
 
 
 def asyncio_run(work: Any) -> None:
@@ -200,15 +225,19 @@ async def drive(path: str, callers: int, calls: int) -> None:
 
 
 @contextmanager
-def ours(directory: Path) -> Iterator[Server]:
-    home, workspace = directory / "h", directory / "ws"
+def ours(directory: Path, name: str = "callgate", tree: str = ROOT) -> Iterator[Server]:
+    # A process that has to compile what it runs is a fifth slower for as long as it lives.
+    compile_all = [sys.executable, "-m", "compileall", "-q", os.path.join(tree, "src")]
+    subprocess.run(compile_all, check=True)
+    base = Path(tempfile.mkdtemp(dir=directory))
+    home, workspace = base / "h", base / "ws"
     home.mkdir(mode=0o700)
     workspace.mkdir()
     (home / "noop.py").write_text(TOOL)
     (home / "settings.toml").write_text('[tools]\nload = ["noop.py"]\n')
     command = [sys.executable, "-m", "callgate", "serve", "--workspace", str(workspace)]
-    env = {**os.environ, "CALLGATE_HOME": str(home)}
-    with running("callgate", command, str(home / "run" / "callgate.sock"), env) as server:
+    env = {**environment(tree), "CALLGATE_HOME": str(home)}
+    with running(name, command, str(home / "run" / "callgate.sock"), env) as server:
         yield server
 
 
@@ -275,26 +304,19 @@ def echo(path: str, answer: str) -> None:
 
 
 def show(found: dict[str, Any]) -> None:
-    head = [
-        "callers",
-        "echo CPU, µs",
-        "callgate CPU, µs",
-        "ratio",
-        "echo calls/s",
-        "callgate calls/s",
-        "ratio",
-    ]
+    head = ["callers", "server", "CPU, µs", "least", "of it the loop", "calls/s"]
     rows = [
         [
             str(callers),
-            f"{each['echo']['cpu_us']:,}",
-            f"{each['callgate']['cpu_us']:,}",
-            f"{each['cpu_ratio']}",
-            f"{each['echo']['per_second']:,}",
-            f"{each['callgate']['per_second']:,}",
-            f"{each['throughput_ratio']}",
+            name,
+            f"{each['cpu_us']:,}",
+            f"{each['least_cpu_us']:,}",
+            f"{each['loop_us']:,}",
+            f"{each['per_second']:,}",
         ]
-        for callers, each in found["callers"].items()
+        for callers, servers in found["callers"].items()
+        for name, each in servers.items()
+        if isinstance(each, dict)
     ]
     print(report.table(head, rows))
     idle = found["idle"]
