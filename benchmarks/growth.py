@@ -1,10 +1,10 @@
 """What a command costs in a home with 1,000 calls and in one with 1,000,000.
 
-    python benchmarks/growth.py [--calls N] [--rounds N] [--only TEXT] [--json]
+    python benchmarks/growth.py [--calls N] [--rounds N] [--only TEXT] [--homes DIR] [--json]
 
 CPU and peak memory of a whole command, the medians of the rounds, in turn. A command should
 cost what it shows: at most twice as much in the large home. Those that show or delete a tenth
-of all calls are marked; they are to take no more memory. The homes stay in .build/growth.
+of all calls are marked; they are to take no more memory. The homes stay in DIR.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from benchmarks.trees import ROOT, environment
 
 FEW = 1_000
 MANY = 1_000_000
+HOMES = os.path.join(ROOT, ".build", "growth")
 
 
 class Cost(NamedTuple):
@@ -65,10 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--calls", type=int, default=MANY)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", metavar="TEXT", help="titles that contain it")
+    parser.add_argument("--homes", default=HOMES, metavar="DIR", help="where the homes are kept")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
-    directory = os.path.join(ROOT, ".build", "growth")
-    homes = [grown_home(directory, calls) for calls in (FEW, options.calls)]
+    homes = [grown_home(options.homes, calls) for calls in (FEW, options.calls)]
     found = measure(homes, options.rounds, options.only)
     if not options.json:
         print(_table(found, homes), end="\n\n")

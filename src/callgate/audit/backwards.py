@@ -22,8 +22,11 @@ _DIGITS = bytes.maketrans(b"ABCDEFGHJKMNPQRSTVWXYZ", b"ABCDEFGHIJKLMNOPQRSTUV")
 """From the digits of a ULID to those of `int`."""
 
 
-def chunks_backwards(file: BinaryIO, end: int) -> Iterator[bytes]:
-    """The lines before an offset, many in a chunk: the last chunk first, its lines in order."""
+def chunks_backwards(file: BinaryIO, end: int) -> Iterator[tuple[int, bytes]]:
+    """The lines before an offset, many in a chunk: the last chunk first, its lines in order.
+
+    Each with the offset at which it begins.
+    """
     pieces: list[bytes] = []
     """The end of a line whose beginning is not read yet, last piece first."""
     while end > 0:
@@ -36,12 +39,23 @@ def chunks_backwards(file: BinaryIO, end: int) -> Iterator[bytes]:
             pieces.append(block)
             continue
         if sum(map(len, pieces)) > _LONGEST_LINE:
-            yield block[begin : block.rfind(b"\n")]
+            yield end + begin, block[begin : block.rfind(b"\n")]
         else:
-            yield b"".join([memoryview(block)[begin:], *reversed(pieces)])
+            yield end + begin, b"".join([memoryview(block)[begin:], *reversed(pieces)])
         pieces = [block[: begin - 1]]
     if sum(map(len, pieces)) <= _LONGEST_LINE:
-        yield b"".join(reversed(pieces))
+        yield 0, b"".join(reversed(pieces))
+
+
+def read_lines(file: BinaryIO, begin: int, end: int) -> bytes:
+    """Whole lines between two offsets."""
+    file.seek(begin)
+    return file.read(end - begin)
+
+
+def first_line(file: BinaryIO, begin: int) -> bytes:
+    """The line at an offset, if it is not longer than any of ours."""
+    return read_lines(file, begin, begin + _PEEK).partition(b"\n")[0]
 
 
 def end_before(file: BinaryIO, size: int, id: str) -> int:

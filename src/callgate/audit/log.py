@@ -41,7 +41,14 @@ import msgspec
 from callgate.audit.journals import JournalMark
 from callgate.audit.keys import drop_signature, make_key, save_key
 from callgate.audit.records import DropMark, Line, encode_into, line_hash
-from callgate.audit.segments import closed_segments, first_time, lock_path, number_of, segment_path
+from callgate.audit.segments import (
+    closed_segments,
+    first_time,
+    index_path,
+    lock_path,
+    number_of,
+    segment_path,
+)
 from callgate.core.directories import make_private_directory, sync_directory, sync_file
 from callgate.core.ids import ulid
 
@@ -435,6 +442,8 @@ class AuditLog:
         try:
             os.fsync(self._fd)  # else a power cut could leave a log that looks cut
             for segment, _ in dropping:
+                with suppress(FileNotFoundError):
+                    os.unlink(index_path(segment))
                 if [segment] == newest:  # by its number the one that is written is known
                     os.truncate(segment, 0)
                 else:

@@ -1,22 +1,25 @@
 """Reading the audit log: the newest lines first, without loading the files.
 
 A search looks at raw bytes first: a chunk of lines in which a wanted value does not occur is
-passed over as a whole, and only lines with all of them are decoded.
+passed over as a whole, and only lines with all of them are decoded. Of closed files `indexes` says
+which blocks need not be read at all.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from callgate.audit.backwards import chunks_backwards, end_before
+from callgate.audit.backwards import chunks_backwards, end_before, first_line, read_lines
+from callgate.audit.indexes import find_blocks
 from callgate.audit.records import CallRecord, after_remains, encoded_text
-from callgate.audit.segments import all_segments
+from callgate.audit.segments import all_segments, closed_segments
 
 _decode = msgspec.json.Decoder(CallRecord).decode
 
@@ -28,6 +31,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     """Anywhere in the line, whatever its case."""
     tool: str | None = None
     session: str | None = None
+    call: str | None = None
     decision: str | None = None
     error_class: str | None = None
     since_ms: int | None = None
@@ -36,6 +40,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         return (
             (self.tool is None or line.tool == self.tool)
             and (self.session is None or line.session == self.session)
+            and (self.call is None or line.call_id == self.call)
             and (self.decision is None or line.decision == self.decision)
             and (self.error_class is None or line.error_class == self.error_class)
             and (self.text is None or self.text.lower() in raw.decode("utf-8", "replace").lower())
@@ -43,7 +48,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
     def prefilter(self) -> Callable[[bytes], bool]:
         """Whether raw bytes may hold a line that matches. A no is certain, a yes is not."""
-        fields = (self.tool, self.session, self.decision, self.error_class)
+        fields = (self.tool, self.session, self.call, self.decision, self.error_class)
         values = [encoded_text(value) for value in fields if value is not None]
         text = None if self.text is None else self.text.lower().encode("utf-8", "replace")
 
@@ -59,9 +64,10 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
 def newest_first(path: str) -> Iterator[tuple[CallRecord, bytes]]:
     """Every record of a log, newest first; what is not a record is passed over."""
-    for chunk in _chunks(path):
-        for raw in reversed(chunk.split(b"\n")):
-            yield from records_in(raw)
+    for _, file in _files(path):
+        for _, chunk in chunks_backwards(file, _size(file)):
+            for raw in reversed(chunk.split(b"\n")):
+                yield from records_in(raw)
 
 
 def newest_calls(path: str, since_ms: int, limit: int | None = None) -> Iterator[CallRecord]:
@@ -77,7 +83,7 @@ def _matching(
 ) -> Iterator[tuple[CallRecord, bytes]]:
     """The records that match, newest first, behind the one with the id `before`."""
     may_match = wanted.prefilter()
-    for chunk in _chunks(path) if before is None else _chunks_before(path, before):
+    for chunk in _chunks(path, wanted, before):
         if may_match(chunk):
             for raw in reversed(chunk.split(b"\n")):
                 if not may_match(raw):
@@ -93,29 +99,49 @@ def _matching(
                 return
 
 
-def _chunks(path: str) -> Iterator[bytes]:
-    """Lines of all files, many at a time, the newest chunk first."""
-    for segment in reversed(all_segments(path)):
-        yield from _chunks_of(segment, _whole)
+def _chunks(path: str, wanted: Filter, before: str | None) -> Iterator[bytes]:
+    """Lines of all files, many at a time, the newest chunk first: those that may match."""
+    place = None if before is None else _place_of(path, before)
+    if before is not None and place is None:
+        return
+    for segment, file in _files(path):
+        end = _size(file)
+        if place is not None:
+            if os.fstat(file.fileno()).st_ino != place.inode:
+                continue
+            end, place = place.offset, None
+        yield from _chunks_of(path, segment, file, end, wanted)
 
 
-def _chunks_before(path: str, id: str) -> Iterator[bytes]:
-    """Those behind the record with an id: looked for where its time says, else everywhere."""
-    found = False
-    for near in (partial(end_before, id=id), _whole):
-        for segment in reversed(all_segments(path)):
-            for chunk in _chunks_of(segment, _whole if found else near):
-                if found:
-                    yield chunk
-                elif (at := _line_with(chunk, id)) is not None:
-                    found = True
-                    yield chunk[:at]
-        if found:
-            return
+def _chunks_of(
+    path: str, segment: str, file: BinaryIO, end: int, wanted: Filter
+) -> Iterator[bytes]:
+    blocks = None if segment == path else find_blocks(path, segment, file, wanted)
+    if blocks is None:
+        for _, chunk in chunks_backwards(file, end):
+            yield chunk
+        return
+    for begin, block_end, matches in blocks.backwards(end):
+        if matches:
+            yield read_lines(file, begin, block_end)
+        elif wanted.since_ms is not None:  # its time is all that matters
+            yield first_line(file, begin)
 
 
-def _whole(file: BinaryIO, size: int) -> int:
-    return size
+class _Place(NamedTuple):
+    inode: int
+    """Of the file: its name changes when it is closed."""
+    offset: int
+
+
+def _place_of(path: str, id: str) -> _Place | None:
+    """Where a record's line begins: looked for where the time in its id says, then everywhere."""
+    for near in (partial(end_before, id=id), lambda file, size: size):
+        for _, file in _files(path):
+            for begin, chunk in chunks_backwards(file, near(file, _size(file))):
+                if (at := _line_with(chunk, id)) is not None:
+                    return _Place(os.fstat(file.fileno()).st_ino, begin + at)
+    return None
 
 
 def _line_with(chunk: bytes, id: str) -> int | None:
@@ -129,13 +155,21 @@ def _line_with(chunk: bytes, id: str) -> int | None:
     return None
 
 
-def _chunks_of(segment: str, end: Callable[[BinaryIO, int], int]) -> Iterator[bytes]:
-    try:
-        file = open(segment, "rb")  # noqa: SIM115  # closed below
-    except FileNotFoundError:  # dropped meanwhile
-        return
-    with file:
-        yield from chunks_backwards(file, end(file, file.seek(0, os.SEEK_END)))
+def _files(path: str) -> Iterator[tuple[str, BinaryIO]]:
+    """Every file of a log, opened, newest first; one that is closed meanwhile is not missed."""
+    inode = -1
+    closed = None
+    with suppress(FileNotFoundError), open(path, "rb") as file:
+        inode, closed = os.fstat(file.fileno()).st_ino, closed_segments(path)
+        yield path, file
+    for segment in reversed(closed_segments(path) if closed is None else closed):
+        with suppress(FileNotFoundError), open(segment, "rb") as file:  # else dropped meanwhile
+            if os.fstat(file.fileno()).st_ino != inode:
+                yield segment, file
+
+
+def _size(file: BinaryIO) -> int:
+    return file.seek(0, os.SEEK_END)
 
 
 def records_in(raw: bytes) -> list[tuple[CallRecord, bytes]]:

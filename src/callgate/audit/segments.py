@@ -2,6 +2,7 @@
 
     audit.jsonl            written now
     audit.000012.jsonl     closed, newest first ... down to the oldest that is kept
+    audit.000012.index     which lines it holds (`indexes`); may be missing
     audit.lock             held by whoever writes; exclusively while a writer opens alone
 
 A file has its number from the beginning: the one being written is the next after the closed.
@@ -50,6 +51,11 @@ def number_of(segment: str) -> int:
 def segment_path(path: str, number: int) -> str:
     """The name under which a file is closed."""
     return f"{path.removesuffix('.jsonl')}.{number:06d}.jsonl"
+
+
+def index_path(segment: str) -> str:
+    """Where the index of a closed file lies."""
+    return segment.removesuffix(".jsonl") + ".index"
 
 
 def first_time(segment: str) -> int:

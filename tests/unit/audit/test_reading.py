@@ -67,6 +67,9 @@ class Reads:
             def __exit__(self, *exc: object) -> None:
                 file.close()
 
+            def fileno(self) -> int:
+                return int(file.fileno())
+
             def seek(self, *args: int) -> int:
                 return file.seek(*args)
 

@@ -1,0 +1,284 @@
+"""Which blocks of a closed file may hold a wanted line, so that a search passes over the rest.
+
+    audit.000012.jsonl    a closed file
+    audit.000012.index    where its blocks begin, and in which of them each value stands
+
+An index is made by the first search that gains by it, and is a hint: it is used only if it was
+made with the key of the log, of this file as it is now (inode, size and times, of which no program
+sets the last), and of all of it. Any other is made anew. Where none can be kept, the file is read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+import time
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from hashlib import blake2b, sha256
+from itertools import product
+from typing import BinaryIO, Protocol
+from zlib import crc32
+
+import msgspec
+
+from callgate.audit.keys import make_key, read_key
+from callgate.audit.records import after_remains
+from callgate.audit.segments import index_path
+
+_FORMAT = f"callgate audit index 1, {sys.byteorder}"
+_BLOCK = 256 * 1024
+_LONGEST_LINE = 1024 * 1024
+"""A file with a longer one has no index."""
+_SETTLED_S = 2.0
+"""A file that changed more lately may still be written to, and its times may not show it."""
+_MAC = 32
+_LARGEST_HEAD = 4 * 1024 * 1024
+_BLOCK_BITS = 32
+_LEFT_BEHIND_S = 600.0
+_INDEX = re.compile(r"(?P<stem>.+)\.\d{6,}\.index(?P<writer>\.\d+)?")
+
+Stamp = tuple[int, int, int, int]
+Tables = Mapping[str, "array[int]"]
+"""By name: hashes of values, each with the number of a block in which it stands; sorted."""
+
+
+class Wanted(Protocol):
+    """Values of a line that is looked for; None: any."""
+
+    @property
+    def tool(self) -> str | None: ...
+    @property
+    def decision(self) -> str | None: ...
+    @property
+    def error_class(self) -> str | None: ...
+    @property
+    def session(self) -> str | None: ...
+    @property
+    def call(self) -> str | None: ...
+
+
+class Blocks(msgspec.Struct, frozen=True):
+    begins: list[int]
+    """Where each block begins, and where the last one ends."""
+    matching: frozenset[int]
+    """Those in which a wanted line may stand; in the others there is none."""
+
+    def backwards(self, end: int) -> Iterator[tuple[int, int, bool]]:
+        """The blocks before an offset, the last first: begin, end, whether it may match."""
+        for number in reversed(range(len(self.begins) - 1)):
+            begin = self.begins[number]
+            if begin < end:
+                yield begin, min(self.begins[number + 1], end), number in self.matching
+
+
+class _Head(msgspec.Struct, frozen=True):
+    format: str
+    stamp: Stamp
+    begins: list[int]
+    tables: dict[str, tuple[int, bytes]]
+    """Size and SHA-256 of each, in the order in which they follow."""
+
+
+class _Values(msgspec.Struct):
+    """Of a line. Whatever is read as a record is read as these, too."""
+
+    tool: str
+    decision: str
+    call_id: str
+    session: str
+    error_class: str | None = None
+
+
+_decode_head = msgspec.msgpack.Decoder(_Head).decode
+_decode = msgspec.json.Decoder(_Values).decode
+
+
+def find_blocks(log: str, segment: str, file: BinaryIO, wanted: Wanted) -> Blocks | None:
+    """The blocks of a closed file in which a line may stand; None: there is no telling."""
+    keys = _keys(wanted)
+    if not keys:
+        return None
+    try:
+        return _load(log, segment, file, keys) or _make(log, segment, file, keys)
+    except OSError:
+        return None
+
+
+def _keys(wanted: Wanted) -> dict[str, int]:
+    """The hash to look for in each table that can tell."""
+    keys: dict[str, int] = {}
+    outcome = (wanted.tool, wanted.decision, wanted.error_class)
+    if any(value is not None for value in outcome):
+        keys["outcomes"] = _hash(*outcome)
+    if wanted.session is not None:
+        keys["sessions"] = _hash(wanted.session)
+    if wanted.call is not None:
+        keys["calls"] = _hash(wanted.call)
+    return keys
+
+
+def _hash(*values: str | None) -> int:
+    parts = ("\1" if value is None else f"\0{value}" for value in values)
+    return crc32("".join(parts).encode("utf-8", "surrogatepass"))
+
+
+def _matching(begins: list[int], tables: Tables, keys: Mapping[str, int]) -> Blocks:
+    found = [frozenset(_numbers(tables[name], key)) for name, key in keys.items()]
+    return Blocks(begins, frozenset.intersection(*found))
+
+
+def _numbers(table: array[int], key: int) -> Iterator[int]:
+    for at in range(bisect_left(table, key << _BLOCK_BITS), len(table)):
+        found, number = divmod(table[at], 1 << _BLOCK_BITS)
+        if found != key:
+            return
+        yield number
+
+
+def _stamp(fd: int) -> Stamp:
+    status = os.fstat(fd)
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _mac(key: bytes, head: bytes) -> bytes:
+    return blake2b(head, key=key, digest_size=_MAC, person=b"audit index").digest()
+
+
+def _load(log: str, segment: str, file: BinaryIO, keys: Mapping[str, int]) -> Blocks | None:
+    """From the index beside the file, if that is ours and whole and the file did not change."""
+    key = read_key(log)
+    if key is None:
+        return None
+    try:
+        fd = os.open(index_path(segment), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    with open(fd, "rb", buffering=0) as index:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+        mac, size = index.read(_MAC), int.from_bytes(index.read(4), "big")
+        encoded = index.read(min(size, _LARGEST_HEAD))
+        if mac != _mac(key, encoded):
+            return None
+        head = _decode_head(encoded)
+        if head.format != _FORMAT or head.stamp != _stamp(file.fileno()):
+            return None
+        tables, at = dict[str, "array[int]"](), index.tell()
+        for name, (length, digest) in head.tables.items():
+            if name in keys:
+                table = os.pread(fd, length, at)
+                if sha256(table).digest() != digest:
+                    return None
+                tables[name] = array("Q", table)
+            at += length
+    return _matching(head.begins, tables, keys)
+
+
+def _make(log: str, segment: str, file: BinaryIO, keys: Mapping[str, int]) -> Blocks | None:
+    """From the file itself, and keep it for the next search; None where that is not possible."""
+    stamp = _stamp(file.fileno())
+    settled = time.time_ns() - max(stamp[2:]) >= _SETTLED_S * 1e9
+    if not (settled and stamp[1] and _has_room(file.fileno(), stamp[1])):
+        return None
+    make_key(log)
+    key = read_key(log)
+    if key is None:
+        return None
+    path = index_path(segment)
+    _remove_leftovers(path)
+    temporary = f"{path}.{os.getpid()}"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(fd, "wb") as index:
+            made = _read_blocks(file.fileno(), stamp[1])
+            if made is None or _stamp(file.fileno()) != stamp:
+                return None
+            _write(index, key, stamp, *made)
+        os.replace(temporary, path)
+        if not os.path.exists(segment):  # dropped meanwhile
+            os.unlink(path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+    return _matching(*made, keys)
+
+
+def _has_room(fd: int, size: int) -> bool:
+    """What is left of a disk that is nearly full is left to the log."""
+    disk = os.fstatvfs(fd)
+    return disk.f_bavail * disk.f_frsize > size
+
+
+def _write(index: BinaryIO, key: bytes, stamp: Stamp, begins: list[int], tables: Tables) -> None:
+    contents = {name: table.tobytes() for name, table in tables.items()}
+    sums = {name: (len(each), sha256(each).digest()) for name, each in contents.items()}
+    head = msgspec.msgpack.encode(_Head(_FORMAT, stamp, begins, sums))
+    index.write(_mac(key, head) + len(head).to_bytes(4, "big") + head)
+    index.writelines(contents.values())
+
+
+def _read_blocks(fd: int, size: int) -> tuple[list[int], Tables] | None:
+    """Read the whole file, block by block; None: it is not one of ours."""
+    begins = [0]
+    tables = {name: array("Q") for name in ("outcomes", "sessions", "calls")}
+    hashes: dict[tuple[str, str, str | None], set[int]] = {}
+    while begins[-1] < size:
+        block = _block(fd, begins[-1], size)
+        if block is None:
+            return None
+        number = len(begins) - 1
+        found: dict[str, set[int]] = {name: set() for name in tables}
+        for values in _values_in(block):
+            outcome = values.tool, values.decision, values.error_class
+            if outcome not in hashes:
+                hashes[outcome] = {_hash(*some) for some in product(*((v, None) for v in outcome))}
+            found["outcomes"] |= hashes[outcome]
+            found["sessions"].add(_hash(values.session))
+            found["calls"].add(_hash(values.call_id))
+        for name, each in found.items():
+            tables[name].extend((hash << _BLOCK_BITS) | number for hash in each)
+        begins.append(begins[-1] + len(block))
+    return begins, {name: array("Q", sorted(table)) for name, table in tables.items()}
+
+
+def _block(fd: int, begin: int, size: int) -> bytes | None:
+    """Whole lines from an offset on, and the rest of the file if that is no whole line."""
+    for length in (_BLOCK, _BLOCK + _LONGEST_LINE):
+        block = os.pread(fd, min(length, size - begin), begin)
+        if begin + len(block) == size:
+            return block
+        if end := block.rfind(b"\n") + 1:
+            return block[:end]
+    return None
+
+
+def _values_in(block: bytes) -> Iterator[_Values]:
+    """Of every record that a reader could see in the lines."""
+    for raw in block.split(b"\n"):
+        remainder = after_remains(raw)
+        for part in (raw,) if len(remainder) == len(raw) else (raw, remainder):
+            try:
+                yield _decode(part)
+            except (msgspec.MsgspecError, RecursionError):
+                continue
+
+
+def _remove_leftovers(path: str) -> None:
+    """Indexes whose file is gone, and what those left behind who were killed while they wrote."""
+    directory, name = os.path.split(path)
+    for each in os.listdir(directory or "."):
+        match, ours = _INDEX.fullmatch(each), _INDEX.fullmatch(name)
+        if match is None or ours is None or match["stem"] != ours["stem"]:
+            continue
+        found = os.path.join(directory, each)
+        with suppress(FileNotFoundError):
+            if match["writer"]:
+                if time.time() - os.stat(found).st_mtime > _LEFT_BEHIND_S:
+                    os.unlink(found)
+            elif not os.path.exists(found.removesuffix(".index") + ".jsonl"):
+                os.unlink(found)
