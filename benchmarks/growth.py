@@ -3,8 +3,8 @@
     python benchmarks/growth.py [--calls N] [--rounds N] [--only TEXT] [--homes DIR] [--json]
 
 CPU and peak memory of a whole command, the medians of the rounds, in turn. A command should
-cost what it shows: at most twice as much in the large home. Those that show or delete a tenth
-of all calls are marked; they are to take no more memory. The homes stay in DIR.
+cost what it shows: at most twice as much in the large home. Those that show, compare or
+delete a tenth of all calls or more are marked; they are to take no more memory. The homes stay in DIR.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Cost(NamedTuple):
 
 
 def commands(home: GrownHome) -> Mapping[str, Callable[[], list[str]]]:
-    """By title; `*` stands behind those that show or delete a tenth of all calls."""
+    """By title; `*` stands behind those that show or delete a tenth of all calls, or more."""
 
     def delete(calls: int) -> list[str]:
         return ["sessions", "delete", "--yes", add_session(home, calls)]
@@ -46,7 +46,11 @@ def commands(home: GrownHome) -> Mapping[str, Callable[[], list[str]]]:
         "events --session LARGE -n 20": lambda: ["events", "--session", home.large, "-n", "20"],
         "audit tail -n 20": lambda: ["audit", "tail", "-n", "20"],
         "audit search --tool RARE": lambda: ["audit", "search", "--tool", "rare_tool"],
+        "audit search --tool NONE": lambda: ["audit", "search", "--tool", "no_such_tool"],
+        "audit search --session SMALL": lambda: ["audit", "search", "--session", home.small],
+        "audit search --error NONE": lambda: ["audit", "search", "--error", "timeout"],
         "audit search --text RARE": lambda: ["audit", "search", "--text", "rare_TOOL"],
+        "audit verify *": lambda: ["audit", "verify"],
         "sessions list": lambda: ["sessions", "list", "--workspace", home.workspace],
         "sessions list --all": lambda: ["sessions", "list", "--all"],
         "sessions show SMALL": lambda: ["sessions", "show", home.small],

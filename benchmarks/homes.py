@@ -25,7 +25,7 @@ from callgate.core.ops import Append, AppendMessages, FinishCall, NewSession, Op
 from callgate.core.stored import StoredMessage
 from callgate.storage.sqlite.store import SqliteStore
 
-FORMAT = 1
+FORMAT = 2
 """To be raised when a home is made differently."""
 BATCH = 500
 """Calls in a commit."""
@@ -60,7 +60,7 @@ async def _add_session(home: GrownHome, calls: int) -> str:
                 *(
                     op
                     for _ in range(min(BATCH, calls))
-                    for op in _call(store.owner, session, "read_file", None, with_effects=True)
+                    for op in _call(store.owner, session, "read_file", None, with_effects=True)[1]
                 )
             )
     return session
@@ -119,8 +119,9 @@ def _ops(owner: str, audit: AuditLog, sizes: dict[str, int], large: str) -> Iter
                     yield _prompt(session, turn)
             done += 1
             tool = "rare_tool" if done % every == 0 else "read_file"
-            yield from _call(owner, session, tool, turn, with_effects=number % 4 == 0)
-            audit.append(_record(session, tool, workspace))
+            ended, ops = _call(owner, session, tool, turn, with_effects=number % 4 == 0)
+            yield from ops
+            audit.append(_record(ended, tool, workspace))
 
 
 def _workspace(place: int) -> str:
@@ -135,12 +136,13 @@ def _prompt(session: str, turn: str) -> Op[Any]:
 
 def _call(
     owner: str, session: str, tool: str, turn: str | None, *, with_effects: bool
-) -> Sequence[Op[Any]]:
+) -> tuple[Event, Sequence[Op[Any]]]:
+    """The event with which a call ends, and all that is stored of it."""
     id = call_id()
     began, ended = (_event(session, type, id, tool, turn) for type in (CALLED, COMPLETED))
     if not with_effects:
-        return [Append(session=session, events=(began, ended))]
-    return [
+        return ended, [Append(session=session, events=(began, ended))]
+    return ended, [
         StartCall(
             session=session,
             call=id,
@@ -175,15 +177,16 @@ def _event(session: str, type: str, call: str, tool: str, turn: str | None) -> E
     )
 
 
-def _record(session: str, tool: str, workspace: str) -> CallRecord:
+def _record(ended: Event, tool: str, workspace: str) -> CallRecord:
     return CallRecord(
-        id=f"audit_{ulid()}",
-        ts=time.time_ns() // 1_000_000,
+        id=f"audit_{ended.id}",
+        ts=int(ended.timestamp * 1000),
         caller="socket",
+        principal="local",
         tool=tool,
         decision="allow",
-        call_id=call_id(),
-        session=session,
+        call_id=ended.payload["call_id"],
+        session=ended.session_id,
         cwd=workspace,
         args='{"path":"src/package/module.py"}',
         args_hash="a" * 64,

@@ -17,7 +17,7 @@ import sys
 import time
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b, sha256
 from itertools import product
@@ -45,6 +45,8 @@ _INDEX = re.compile(r"(?P<stem>.+)\.\d{6,}\.index(?P<writer>\.\d+)?")
 Stamp = tuple[int, int, int, int]
 Tables = Mapping[str, "array[int]"]
 """By name: hashes of values, each with the number of a block in which it stands; sorted."""
+Keys = Mapping[str, Sequence[int]]
+"""Hashes to look for, by the name of the table; of each table one."""
 
 
 class Wanted(Protocol):
@@ -55,7 +57,10 @@ class Wanted(Protocol):
     @property
     def decision(self) -> str | None: ...
     @property
-    def error_class(self) -> str | None: ...
+    def error_classes(self) -> Collection[str] | None:
+        """One of these."""
+        ...
+
     @property
     def session(self) -> str | None: ...
     @property
@@ -109,16 +114,16 @@ def find_blocks(log: str, segment: str, file: BinaryIO, wanted: Wanted) -> Block
         return None
 
 
-def _keys(wanted: Wanted) -> dict[str, int]:
-    """The hash to look for in each table that can tell."""
-    keys: dict[str, int] = {}
-    outcome = (wanted.tool, wanted.decision, wanted.error_class)
+def _keys(wanted: Wanted) -> Keys:
+    keys: dict[str, list[int]] = {}
+    outcome = (wanted.tool, wanted.decision, wanted.error_classes)
     if any(value is not None for value in outcome):
-        keys["outcomes"] = _hash(*outcome)
+        classes = (None,) if wanted.error_classes is None else wanted.error_classes
+        keys["outcomes"] = [_hash(wanted.tool, wanted.decision, each) for each in classes]
     if wanted.session is not None:
-        keys["sessions"] = _hash(wanted.session)
+        keys["sessions"] = [_hash(wanted.session)]
     if wanted.call is not None:
-        keys["calls"] = _hash(wanted.call)
+        keys["calls"] = [_hash(wanted.call)]
     return keys
 
 
@@ -127,8 +132,11 @@ def _hash(*values: str | None) -> int:
     return crc32("".join(parts).encode("utf-8", "surrogatepass"))
 
 
-def _matching(begins: list[int], tables: Tables, keys: Mapping[str, int]) -> Blocks:
-    found = [frozenset(_numbers(tables[name], key)) for name, key in keys.items()]
+def _matching(begins: list[int], tables: Tables, keys: Keys) -> Blocks:
+    found = [
+        frozenset(number for key in some for number in _numbers(tables[name], key))
+        for name, some in keys.items()
+    ]
     return Blocks(begins, frozenset.intersection(*found))
 
 
@@ -149,7 +157,7 @@ def _mac(key: bytes, head: bytes) -> bytes:
     return blake2b(head, key=key, digest_size=_MAC, person=b"audit index").digest()
 
 
-def _load(log: str, segment: str, file: BinaryIO, keys: Mapping[str, int]) -> Blocks | None:
+def _load(log: str, segment: str, file: BinaryIO, keys: Keys) -> Blocks | None:
     """From the index beside the file, if that is ours and whole and the file did not change."""
     key = read_key(log)
     if key is None:
@@ -179,7 +187,7 @@ def _load(log: str, segment: str, file: BinaryIO, keys: Mapping[str, int]) -> Bl
     return _matching(head.begins, tables, keys)
 
 
-def _make(log: str, segment: str, file: BinaryIO, keys: Mapping[str, int]) -> Blocks | None:
+def _make(log: str, segment: str, file: BinaryIO, keys: Keys) -> Blocks | None:
     """From the file itself, and keep it for the next search; None where that is not possible."""
     stamp = _stamp(file.fileno())
     settled = time.time_ns() - max(stamp[2:]) >= _SETTLED_S * 1e9

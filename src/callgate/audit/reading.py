@@ -8,7 +8,7 @@ which blocks need not be read at all.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -33,7 +33,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     session: str | None = None
     call: str | None = None
     decision: str | None = None
-    error_class: str | None = None
+    error_classes: Collection[str] | None = None
+    """One of these."""
     since_ms: int | None = None
 
     def matches(self, line: CallRecord, raw: bytes) -> bool:
@@ -42,20 +43,23 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             and (self.session is None or line.session == self.session)
             and (self.call is None or line.call_id == self.call)
             and (self.decision is None or line.decision == self.decision)
-            and (self.error_class is None or line.error_class == self.error_class)
+            and (self.error_classes is None or line.error_class in self.error_classes)
             and (self.text is None or self.text.lower() in raw.decode("utf-8", "replace").lower())
         )
 
     def prefilter(self) -> Callable[[bytes], bool]:
         """Whether raw bytes may hold a line that matches. A no is certain, a yes is not."""
-        fields = (self.tool, self.session, self.call, self.decision, self.error_class)
+        fields = (self.tool, self.session, self.call, self.decision)
         values = [encoded_text(value) for value in fields if value is not None]
+        classes = None if self.error_classes is None else [*map(encoded_text, self.error_classes)]
         text = None if self.text is None else self.text.lower().encode("utf-8", "replace")
 
         def may_match(raw: bytes) -> bool:
             for value in values:
                 if value not in raw:
                     return False
+            if classes is not None and not any(value in raw for value in classes):
+                return False
             # Beyond ASCII, lower case is no matter of single bytes.
             return text is None or not raw.isascii() or text in raw.lower()
 

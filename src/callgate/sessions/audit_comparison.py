@@ -1,17 +1,21 @@
 """Do the store and the audit log say the same? Each call that ended has one line, about that end.
 
-    store: ends, then the outbox ---> audit log: lines ---> store: ends that came since
+    store: sessions, ends, then the outbox ---> audit log: lines ---> store: ends that came since
 
 In this order, living processes are never taken for ones that lost something: a record leaves the
 outbox once its line is written, and the events of a living process may follow its lines. What was
 written before records were committed with the end of their calls is not judged.
+
+Of a call that is as it should be, two numbers are kept in memory; of a session, one.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from hashlib import blake2b
 from typing import NamedTuple
 
 import msgspec
@@ -22,14 +26,18 @@ from callgate.audit.reading import records_in
 from callgate.audit.records import CallRecord
 from callgate.audit.segments import all_segments, number_of
 from callgate.audit.verify import Problem
-from callgate.core.events import EVENTS_PRUNED, TERMINAL
-from callgate.core.stores import Store
-from callgate.sessions.deleting import all_sessions
+from callgate.core.events import EVENTS_PRUNED, TERMINAL, Event
+from callgate.core.stored import StoredSession
+from callgate.core.stores import SessionNotFound, Store
 
 MOST = 100
 """Problems that are listed."""
 _OUT_OF_ORDER_S = 60.0
 """By how much a line may be later in the log than one with a later time."""
+_PAGE = 1_000
+_HASH_BYTES = 7
+"""Too few to be met by chance in a log of any size, and still a small number."""
+_HAS_LINE, _HAS_RIGHT_LINE = 1, 2
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -40,96 +48,179 @@ class Comparison(msgspec.Struct, frozen=True):
     """Of the log, as the store has it."""
 
 
-class _End(NamedTuple):
-    event: str
-    session: str
-    at: float
+class _Line(NamedTuple):
+    file: str
+    number: int
+    record: CallRecord
+
+    def problem(self, what: str) -> Problem:
+        return Problem(self.file, self.number, f"call {self.record.call_id} {what}")
 
 
 async def compare(store: Store, path: str, directory: str) -> Comparison:
     """Compare the log with the store. `directory` is that of the processes' files."""
-    living = {each.chain for each in living_journals(directory)}
-    ends: dict[str, _End] = {}
-    cursor = await _read_ends(store, ends, await store.audited_from())
-    owed = {record.call_id for record in await store.outbox()}
-    lines: dict[str, str] = {}
-    """The id of the line of each call."""
-    unknown: list[tuple[Problem, CallRecord]] = []
-    problems: list[Problem] = []
-    for place, line in _lines(path):
-        end = ends.get(line.call_id)
-        if end is None:
-            unknown.append((place, line))
-        else:
-            problems += _judge(place, line, end, lines.get(line.call_id))
-        lines[line.call_id] = line.id
-    oldest = _oldest_line(path)
-    for call, end in ends.items():
-        if call not in lines and call not in owed and end.at >= oldest:
-            problems.append(Problem(path, 0, f"call {call} of {end.session} has no line"))
-    living |= {each.chain for each in living_journals(directory)}
-    await _read_ends(store, ends, cursor)
-    sessions = {session.id for session in await all_sessions(store)}
-    kept_from: dict[str, float] = {}
-    """The time before which the events of a session may be pruned."""
-    for place, line in unknown:
-        known = line.call_id in ends or line.session not in sessions or line.chain in living
-        if known or not line.principal:  # which older lines do not have
-            continue
-        if line.session not in kept_from:
-            kept_from[line.session] = await _kept_from(store, line.session)
-        if line.ts / 1000 > kept_from[line.session]:
-            what = f"call {line.call_id} has no end in the store"
-            problems.append(Problem(place.file, place.line, what))
+    comparison = _Comparison(store, path, directory)
+    await comparison.read_store()
+    await comparison.read_log()
+    await comparison.find_missing()
+    await comparison.judge_unknown()
     key = await store.get_secret(keys.NAME)
-    return Comparison(
-        len(ends), tuple(problems[:MOST]), bytes.fromhex(key) if key is not None else None
-    )
+    problems = tuple(comparison.problems[:MOST])
+    return Comparison(len(comparison.ends), problems, None if key is None else bytes.fromhex(key))
 
 
-def _judge(place: Problem, line: CallRecord, end: _End, before: str | None) -> Iterator[Problem]:
-    if line.id != f"audit_{end.event}":
-        what = f"call {line.call_id} ended otherwise in the store"
-        yield Problem(place.file, place.line, what)
-    elif before == line.id:
-        yield Problem(place.file, place.line, f"call {line.call_id} has a line before this one")
+class _Comparison:
+    def __init__(self, store: Store, path: str, directory: str) -> None:
+        self._store = store
+        self._path = path
+        self._directory = directory
+        self._key = os.urandom(16)
+        """Nobody can choose ids that are the same to us."""
+        self.ends: dict[int, int] = {}
+        """By the hash of each call: that of the id of its line, and which lines were seen."""
+        self.problems: list[Problem] = []
+        self._sessions: set[int] = set()
+        self._forks: dict[str, float] = {}
+        """When they were made: older events are copies."""
+        self._begin: str | None = None
+        self._cursor: str | None = None
+        self._owed: set[str] = set()
+        self._living: set[str] = set()
+        """Chains."""
+        self._pruned_upto: dict[int, float] = {}
+        """By session: the time before which its events may be pruned."""
+        self._unknown: list[_Line] = []
+
+    async def read_store(self) -> None:
+        self._note_living()
+        await self._read_sessions()
+        self._begin = await self._store.audited_from()
+        self._cursor = await self._read_ends(self._begin)
+        self._owed = {record.call_id for record in await self._store.outbox()}
+
+    async def read_log(self) -> None:
+        for line in _lines(self._path):
+            call, id = self._hash(line.record.call_id), self._hash(line.record.id)
+            end = self.ends.get(call)
+            if end is None:
+                if await self._may_be_wrong(line.record):
+                    self._unknown.append(line)
+                continue
+            if end >> 2 != id:
+                self.problems.append(line.problem("ended otherwise in the store"))
+                self.ends[call] = end | _HAS_LINE
+                continue
+            if end & _HAS_RIGHT_LINE:
+                self.problems.append(line.problem("has a line before this one"))
+            self.ends[call] = end | _HAS_LINE | _HAS_RIGHT_LINE
+
+    async def find_missing(self) -> None:
+        """Ends without a line, which are looked up again by what they are called."""
+        if all(end & _HAS_LINE for end in self.ends.values()):
+            return
+        oldest = _oldest_line(self._path)
+        async for call, event, _ in self._ended(self._begin):
+            end = self.ends.get(self._hash(call), _HAS_LINE)
+            if not end & _HAS_LINE and call not in self._owed and event.timestamp >= oldest:
+                what = f"call {call} of {event.session_id} has no line"
+                self.problems.append(Problem(self._path, 0, what))
+                if len(self.problems) >= MOST:
+                    return
+
+    async def judge_unknown(self) -> None:
+        """Lines of calls that have not ended in the store: has it followed meanwhile?"""
+        self._note_living()
+        await self._read_ends(self._cursor)
+        self._pruned_upto.clear()
+        for line in self._unknown:
+            is_known = self._hash(line.record.call_id) in self.ends
+            if not is_known and await self._may_be_wrong(line.record):
+                self.problems.append(line.problem("has no end in the store"))
+
+    async def _may_be_wrong(self, record: CallRecord) -> bool:
+        """Whether the end of a call should be in the store, going by its line."""
+        session = self._hash(record.session)
+        if (
+            not record.principal  # which older lines do not have
+            or record.chain in self._living
+            or session not in self._sessions
+        ):
+            return False
+        if session not in self._pruned_upto:
+            self._pruned_upto[session] = await _pruned_upto(self._store, record.session)
+        return record.ts / 1000 > self._pruned_upto[session]
+
+    def _note_living(self) -> None:
+        self._living |= {each.chain for each in living_journals(self._directory)}
+
+    async def _read_sessions(self) -> None:
+        cursor: str | None = None
+        while True:
+            page = await self._store.list_sessions(cursor=cursor, limit=_PAGE, workers=True)
+            for session in page.sessions:
+                self._note_session(session)
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    def _note_session(self, session: StoredSession) -> None:
+        self._sessions.add(self._hash(session.id))
+        if session.forked_from:
+            self._forks[session.id] = session.created_at
+
+    async def _read_ends(self, after: str | None) -> str | None:
+        """Note the calls that ended after a cursor; the new cursor."""
+        async for call, event, cursor in self._ended(after):
+            after = cursor
+            self.ends[self._hash(call)] = self._hash(f"audit_{event.id}") << 2
+        return after
+
+    async def _ended(self, after: str | None) -> AsyncIterator[tuple[str, Event, str | None]]:
+        """Calls that ended after a cursor, each with the cursor behind its page, but no copies."""
+        while True:
+            page = await self._store.read_all(after)
+            for event in page.events:
+                is_copy = event.timestamp <= self._forks.get(event.session_id, -1.0)
+                if event.type in TERMINAL and not is_copy:
+                    id = event.payload.get("call_id") or event.payload.get("tool_use_id")
+                    yield str(id), event, page.cursor
+            if not page.events:
+                return
+            after = page.cursor
+
+    def _hash(self, text: str) -> int:
+        data = text.encode("utf-8", "surrogatepass")
+        return int.from_bytes(blake2b(data, key=self._key, digest_size=_HASH_BYTES).digest(), "big")
 
 
-async def _read_ends(store: Store, ends: dict[str, _End], after: str | None) -> str | None:
-    """The calls that ended after a cursor, but for those that a fork copied; the new cursor."""
-    forks = {each.id: each.created_at for each in await all_sessions(store) if each.forked_from}
-    while True:
-        page = await store.read_all(after)
-        for event in page.events:
-            copied = event.timestamp <= forks.get(event.session_id, -1.0)
-            if event.type in TERMINAL and not copied:
-                call = str(event.payload.get("call_id") or event.payload.get("tool_use_id"))
-                ends[call] = _End(event.id, event.session_id, event.timestamp)
-        if not page.events:
-            return after
-        after = page.cursor
-
-
-def _lines(path: str) -> Iterator[tuple[Problem, CallRecord]]:
+def _lines(path: str) -> Iterator[_Line]:
     for segment in all_segments(path):
-        with open(segment, "rb") as file:
+        try:
+            file = open(segment, "rb")  # noqa: SIM115  # closed below
+        except FileNotFoundError:  # dropped meanwhile
+            continue
+        with file:
             for number, raw in enumerate(file, start=1):
-                for line, _ in records_in(raw.rstrip(b"\n")):
-                    yield Problem(segment, number, ""), line
+                for record, _ in records_in(raw.rstrip(b"\n")):
+                    yield _Line(segment, number, record)
 
 
-async def _kept_from(store: Store, session: str) -> float:
+async def _pruned_upto(store: Store, session: str) -> float:
     """The time of a session's first event that is not pruned; 0 where none are."""
-    first = await store.read_events(session, limit=1)
-    if not first or first[0].type != EVENTS_PRUNED:
-        return 0.0
-    following = await store.read_events(session, first[0].payload["upto"], limit=1)
+    try:
+        first = await store.read_events(session, limit=1)
+        if not first or first[0].type != EVENTS_PRUNED:
+            return 0.0
+        following = await store.read_events(session, first[0].payload["upto"], limit=1)
+    except SessionNotFound:  # deleted meanwhile
+        return math.inf
     return following[0].timestamp if following else math.inf
 
 
 def _oldest_line(path: str) -> float:
     """The time before which lines may have been dropped; 0 where none were."""
     first = next(iter(all_segments(path)), path)
-    if first == path or (number_of(first) == 1 and os.path.getsize(first)):
-        return 0.0
-    return next((line.ts / 1000 + _OUT_OF_ORDER_S for _, line in _lines(path)), math.inf)
+    with suppress(FileNotFoundError):  # dropped meanwhile
+        if first == path or (number_of(first) == 1 and os.path.getsize(first)):
+            return 0.0
+    return next((each.record.ts / 1000 + _OUT_OF_ORDER_S for each in _lines(path)), math.inf)

@@ -347,7 +347,7 @@ def test_search_finds_by_every_field_newest_last(path: str) -> None:
 
     assert found(tool="sub") == ["tu_0", "tu_2", "tu_4", "tu_6", "tu_8"]
     assert found(decision="deny") == ["tu_7", "tu_8", "tu_9"]
-    assert found(error_class="timeout") == ["tu_3"]
+    assert found(error_classes=("timeout",)) == ["tu_3"]
     assert found(session="s0", tool="add") == ["tu_3", "tu_9"]
     assert found(text="RESULT 5") == ["tu_5"]
     assert found(since_ms=1_008) == ["tu_8", "tu_9"]

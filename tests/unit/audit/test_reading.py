@@ -185,7 +185,10 @@ def test_a_search_finds_what_a_look_at_every_record_finds(
     assert len(everything) == 121
     wanted = [Filter(tool=tool) for tool in tools]
     wanted += [Filter(text=text) for text in ("read", "käse", "k", "İ", "i", '"read"', "\ud800", "")]
-    wanted += [Filter(session="sess_2", decision="deny", error_class="not_found", text="X"), Filter(since_ms=1_060)]
+    wanted += [
+        Filter(session="sess_2", decision="deny", error_classes=("not_found",), text="X"),
+        Filter(since_ms=1_060),
+    ]
     for each in wanted:
         expected = [(line, raw) for line, raw in everything if each.matches(line, raw)]
         if each.since_ms is not None:

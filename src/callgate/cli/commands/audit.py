@@ -54,7 +54,7 @@ def search(options: Namespace) -> int:
         tool=options.tool,
         session=options.session,
         decision=options.decision,
-        error_class=options.error,
+        error_classes=None if options.error is None else (options.error,),
         since_ms=None if options.since is None else since_ms(options.since),
     )
     limit = sys.maxsize if options.n is None else options.n

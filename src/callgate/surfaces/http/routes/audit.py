@@ -40,7 +40,7 @@ async def find_records(context: Context, request: Request) -> RecordList:
         tool=query.tool,
         session=query.session,
         decision=query.decision,
-        error_class=query.error,
+        error_classes=None if query.error is None else (query.error,),
         since_ms=None if query.since is None else int(query.since * 1000),
     )
     records, before = await asyncio.to_thread(

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
-from callgate.audit.reading import Filter, page
+from callgate.audit.reading import Filter, page, search
 from callgate.audit.records import CallRecord
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.clients import Client
@@ -31,7 +31,7 @@ from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import Problem, bad_request, conflict, not_found
 from callgate.surfaces.http.responses import Streamed
-from callgate.surfaces.http.routes.rows import open_rows, row_of_record, state_of
+from callgate.surfaces.http.routes.rows import classes_of, open_rows, row_of_record, state_of
 from callgate.surfaces.http.routes.values import (
     CallRow,
     CallState,
@@ -178,7 +178,12 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T:
 
 async def list_calls(context: Context, request: Request) -> CallList:
     query: CallQuery = request.query
-    wanted = Filter(text=query.search, tool=query.tool, session=query.session)
+    wanted = Filter(
+        text=query.search,
+        tool=query.tool,
+        session=query.session,
+        error_classes=None if query.state is None else classes_of(query.state),
+    )
 
     def is_wanted(line: CallRecord) -> bool:
         return query.state in (None, state_of(line.error_class))
@@ -239,12 +244,11 @@ async def _row(context: Context, store: Store, id: str) -> tuple[CallRow, str | 
     running = [each for each in context.runtime.in_flight() if each.call.id == id]
     for row in open_rows(open_calls, running):
         return row, None if stored is None else stored.confirmation
-    found, _ = await asyncio.to_thread(
-        page, context.served.audit, Filter(text=id), 1, also=lambda line: line.call_id == id
-    )
+    found = await asyncio.to_thread(search, context.served.audit, Filter(call=id), 1)
     if not found:
         raise not_found("call")
-    return row_of_record(found[0]), found[0].confirmation_id
+    line, _ = found[0]
+    return row_of_record(line), line.confirmation_id
 
 
 async def _events(store: Store, session: str, id: str) -> list[Event]:

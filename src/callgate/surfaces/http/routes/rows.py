@@ -31,6 +31,13 @@ def state_of(error_class: str | None) -> CallState:
     return _STATES.get(error_class, "failed")
 
 
+def classes_of(state: CallState) -> frozenset[str] | None:
+    """The classes of the errors with which calls end in a state; None: they may end without."""
+    if state == "ok":
+        return None
+    return frozenset(each for each in ToolErrorClass if state_of(each) == state)
+
+
 def row_of_record(line: CallRecord) -> CallRow:
     return CallRow(
         id=line.call_id,
