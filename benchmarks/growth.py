@@ -3,8 +3,8 @@
     python benchmarks/growth.py [--calls N] [--rounds N] [--only TEXT] [--homes DIR] [--json]
 
 CPU and peak memory of a whole command, the medians of the rounds, in turn. A command should
-cost what it shows: at most twice as much in the large home. Those that show, compare or
-delete a tenth of all calls or more are marked; they are to take no more memory. The homes stay in DIR.
+cost what it shows: at most twice as much in the large home. Those that show, compare or delete a
+tenth of all calls or more are marked; they are to take no more memory. The homes stay in DIR.
 """
 
 from __future__ import annotations

@@ -6,9 +6,20 @@ from typing import Any
 
 import pytest
 
-from callgate.core.events import EVENTS_PRUNED
+from callgate.core.events import CALLED, EVENTS_PRUNED, FAILED
 from callgate.core.ids import ulid
-from callgate.core.ops import Acquire, Append, AppendMessages, DropOutput, Fork, NewSession, PutGrant, Release
+from callgate.core.ops import (
+    Acquire,
+    Append,
+    AppendMessages,
+    CloseCutCalls,
+    DropOutput,
+    Fork,
+    NewSession,
+    PutGrant,
+    Reap,
+    Release,
+)
 from callgate.core.pruning.ops import (
     EventPruning,
     PruneEvents,
@@ -127,6 +138,27 @@ async def test_a_session_with_a_running_call_or_an_open_question_is_kept(store: 
     await store.commit(finish(store, running, call.call))
     assert await _prune(store) == [running]
     assert [each.id for each in await store.open_confirmations()] == [question.confirmation]
+
+
+async def test_a_session_that_a_dead_owner_left_is_kept_until_its_calls_are_closed(world: World) -> None:
+    """Of a call without effects the store may know the beginning alone; a line says how it ended."""
+    dead, store = await world.open(), await world.open()
+    session = await new_session(dead)
+    await dead.commit(Acquire(session=session, owner=dead.owner, at=1.0))
+    called = event(session, CALLED, call_id="tu_1", tool_use_id="tu_1", tool_name="read_file", side_effects="read")
+    await dead.commit(Append(session=session, events=(called,)))
+    await dead.close()
+    await store.commit(Reap(owner=dead.owner, at=2.0))
+    assert [each.session_id for each in await store.cut_sessions()] == [session]
+    assert (await store.prunable(NOW, None, 100)).sessions == []
+    assert await _prune(store) == []
+    assert await store.commit(PruneEvents(before=NOW)) == (EventPruning(),)
+    assert await types(store, session) == [CALLED]
+    await store.commit(CloseCutCalls(session=session, at=3.0))
+    assert await types(store, session) == [CALLED, FAILED]
+    assert [each.id for each in (await store.prunable(NOW, None, 100)).sessions] == [session]
+    assert await store.commit(PruneEvents(before=NOW)) == (EventPruning(events=2),)
+    assert await _prune(store) == [session]
 
 
 async def test_workers_go_with_the_session_that_they_work_for_and_not_before(store: Store) -> None:
