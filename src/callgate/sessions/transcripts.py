@@ -1,50 +1,72 @@
 """A stored session as one Markdown page: a heading a turn, who said what, which tools ran and
 who allowed it.
 
-Pure functions. Every text that a person, a model or a tool brought goes through `markdown`.
+    items, in their order --> Survey         what has to be known before the first part is written
+    items, in their order --> TranscriptPage --> text, part by part
+
+The second pass writes a part as soon as everything before it is written. What waits is little: the
+events of calls that have not ended yet, and what stands behind them. More of that is put aside
+on the disk.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, NamedTuple
 
-from callgate.core.events import (
-    COMPLETED,
-    CONFIRMATION_REQUESTED,
-    CONFIRMATION_RESOLVED,
-    EVENTS_LOST,
-    EVENTS_PRUNED,
-    FAILED,
-    INPUT_INVALID,
-    OUTPUT_DELTA,
-    TERMINAL,
-    TURN_CANCELLED,
-    Event,
-)
+import msgspec
+
+from callgate.core.events import EVENTS_LOST, EVENTS_PRUNED, TURN_CANCELLED, Event
 from callgate.core.stored import StoredMessage, StoredSession
-from callgate.sessions.markdown import code, fenced, folded
-from callgate.sessions.ordering import Numbered, blocks, in_order, turns
+from callgate.core.stores import Store
+from callgate.sessions.markdown import code
+from callgate.sessions.ordering import blocks, in_order, read_in_order
+from callgate.sessions.transcript_paragraphs import (
+    ToolUse,
+    call_history,
+    direct_call,
+    message_paragraphs,
+)
 
-_SPEAKERS = {"user": "User", "assistant": "Assistant", "system": "System"}
+_MOST_WAITING = 1_000_000
+"""Characters that wait in memory; the others do on the disk."""
+
+Item = Event | StoredMessage
 
 
 def transcript(
     session: StoredSession, messages: Sequence[StoredMessage], events: Sequence[Event]
 ) -> str:
     """The page. It ends with a line end."""
-    page = _Page(messages, events)
-    paragraphs = [*_heading(session)]
-    numbers = {id: number for number, id in enumerate(turns(messages, events), 1)}
-    for turn, items in _sections(in_order(messages, events)):
-        shown = [part for item in items for part in page.item(item)]
-        if shown:
-            title = "Outside of turns" if turn is None else f"Turn {numbers[turn]}"
-            began = min((e.timestamp for e in items if isinstance(e, Event)), default=0.0)
-            paragraphs += [f"## {title}" + (f", {moment(began)}" if began > 0 else ""), *shown]
-    return "\n\n".join(paragraphs) + "\n"
+    items = [item for _, item in in_order(messages, events)]
+    survey, parts = Survey(), list[str]()
+    for item in items:
+        survey.add(item)
+    page = TranscriptPage(session, survey, parts.append)
+    for item in items:
+        page.add(item)
+    page.end()
+    return "".join(parts)
+
+
+async def write_transcript(
+    store: Store, session: StoredSession, write: Callable[[str], object]
+) -> None:
+    """The same, part by part; each ends with a line end."""
+    survey = Survey()
+    async for _, item in read_in_order(store, session.id):
+        survey.add(item)
+    page = TranscriptPage(session, survey, write)
+    async for _, item in read_in_order(store, session.id):
+        if page.count == survey.count:  # what came since is not in the survey
+            break
+        page.add(item)
+    page.end()
 
 
 def moment(timestamp: float) -> str:
@@ -67,180 +89,254 @@ def _heading(session: StoredSession) -> Iterator[str]:
     yield "\n".join(lines)
 
 
-def _sections(row: Sequence[Numbered]) -> list[tuple[str | None, list[Event | StoredMessage]]]:
-    """A turn is one section, at its first place; what is outside stays where it is."""
-    sections: list[tuple[str | None, list[Event | StoredMessage]]] = []
-    turns: dict[str, list[Event | StoredMessage]] = {}
-    for _, item in row:
+class _SectionOrder:
+    """A turn is one section, at its first place; what is outside of turns stays where it is."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, int] = {}
+        self._count = 0
+        self._ends_outside = False
+        """Whether the last section is one outside of turns."""
+
+    def section_of(self, item: Item) -> int:
         turn = item.turn_id
-        if turn is None:
-            if not sections or sections[-1][0] is not None:
-                sections.append((None, []))
-            sections[-1][1].append(item)
-            continue
-        if turn not in turns:
-            turns[turn] = []
-            sections.append((turn, turns[turn]))
-        turns[turn].append(item)
-    return sections
+        if turn in self._turns:
+            return self._turns[turn]
+        if turn is not None:
+            self._turns[turn] = self._count
+        elif self._ends_outside:
+            return self._count - 1
+        self._ends_outside = turn is None
+        self._count += 1
+        return self._count - 1
 
 
-class _Page:
-    """What has to be known of the whole session while its parts are written."""
+class _SectionFacts(msgspec.Struct):
+    title: str
+    began: float | None = None
+    """The time of its earliest event."""
+    last: int = 0
+    """The number of its last item."""
 
-    def __init__(self, messages: Sequence[StoredMessage], events: Sequence[Event]) -> None:
-        self._tells_pruned = False
-        self._names: dict[str, str] = {}
+
+class Survey:
+    """What has to be known of a whole session: of each call a number, of texts nothing."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sections: list[_SectionFacts] = []
+        self.names: dict[str, str] = {}
         """The tool of each tool use that a message asks for."""
-        for message in messages:
-            for block in blocks(message):
+        self.calls: dict[str, int] = {}
+        """The call, by its hash, of each of these."""
+        self.ends: dict[int, int] = {}
+        """By the hash of a call: the number of its last event."""
+        self._order = _SectionOrder()
+        self._turns = 0
+
+    def add(self, item: Item) -> None:
+        self.count += 1
+        section = self._section(item)
+        section.last = self.count
+        if isinstance(item, StoredMessage):
+            for block in blocks(item):
                 match block:
                     case {"type": "tool_use", "id": str(id), "name": str(name)}:
-                        self._names[id] = name
-        self._calls: dict[str, list[Event]] = {}
-        for event in events:
-            if event.type.startswith("tool.") and (call := _call_of(event)) is not None:
-                self._calls.setdefault(call, []).append(event)
-        self._by_use: dict[str, list[Event]] = {
-            str(some[0].payload.get("tool_use_id")): some for some in self._calls.values()
-        }
-
-    def item(self, item: Event | StoredMessage) -> Iterator[str]:
-        if isinstance(item, StoredMessage):
-            yield from self._message(item)
-        elif item.type == EVENTS_LOST:
-            yield f"*Events that are lost: {code(str(item.payload.get('missed', 1)))}.*"
-        elif item.type == EVENTS_PRUNED:
-            if not self._tells_pruned:
-                self._tells_pruned = True
-                upto = code(str(item.payload.get("upto", 1)))
-                yield f"*Events that were pruned, being too old: {upto}.*"
-        elif item.type == TURN_CANCELLED:
-            yield "*The turn was cancelled.*"
-        else:
-            yield from self._direct_call(item)
-
-    def _message(self, message: StoredMessage) -> Iterator[str]:
-        role = str(message.body.get("role"))
-        speaker = _SPEAKERS.get(role) or code(role)
-        for block in blocks(message):
-            match block:
-                case {"type": "text", "text": str(text)}:
-                    yield f"**{speaker}**:\n\n{fenced(text)}"
-                case {"type": "thinking"}:
-                    thought = str(block.get("thinking") or block.get("text") or "")
-                    yield folded(f"**{speaker}** thinks", thought)
-                case {"type": "tool_use", "name": str(name)}:
-                    yield f"**{speaker}** calls {code(name)}:"
-                    yield fenced(_json(block.get("input")), "json")
-                    yield from _history(self._by_use.get(str(block.get("id")), ()))
-                case {"type": "tool_result"}:
-                    yield from self._result(block)
-                case _:
-                    yield f"**{speaker}**: {_other(block)}"
-
-    def _result(self, block: Mapping[str, Any]) -> Iterator[str]:
-        name = self._names.get(str(block.get("tool_use_id")))
-        yield f"Result{'' if name is None else f' of {code(name)}'}" + (
-            ", an error:" if block.get("is_error") else ":"
-        )
-        content = block.get("content")
-        for part in [content] if isinstance(content, str) else content or ():
-            match part:
-                case str(text) | {"type": "text", "text": str(text)}:
-                    yield folded("Text", text)
-                case _:
-                    yield _other(part)
-
-    def _direct_call(self, event: Event) -> Iterator[str]:
-        """All of a call that no message asked for, where its first event stands."""
-        call = _call_of(event)
-        some = self._calls.get(call or "")
-        if not some or some[0] is not event or event.payload.get("tool_use_id") in self._names:
+                        self.names[id] = name
             return
-        names = (str(each.payload["tool_name"]) for each in some if "tool_name" in each.payload)
-        yield f"**Call** of {code(next(names, 'a tool'))} ({code(str(call))}):"
-        payloads = [each.payload for each in some if each.payload.get("input_summary")]
-        if payloads:
-            yield fenced(str(payloads[0]["input_summary"]))
-        yield from _history(some)
-        output = "".join(str(e.payload.get("text", "")) for e in some if e.type == OUTPUT_DELTA)
-        if output:
-            yield folded("Output", output)
+        earlier = item.timestamp if section.began is None else section.began
+        section.began = min(earlier, item.timestamp)
+        if (call := _call_of(item)) is not None:
+            use = str(item.payload.get("tool_use_id"))
+            if use in self.names and hash(call) not in self.ends:
+                self.calls[use] = hash(call)
+            self.ends[hash(call)] = self.count
+
+    def facts_of(self, section: int) -> _SectionFacts:
+        if section < len(self.sections):
+            return self.sections[section]
+        return _SectionFacts("Later", last=sys.maxsize)  # the session was changed meanwhile
+
+    def _section(self, item: Item) -> _SectionFacts:
+        number = self._order.section_of(item)
+        if number == len(self.sections):
+            self._turns += item.turn_id is not None
+            title = "Outside of turns" if item.turn_id is None else f"Turn {self._turns}"
+            self.sections.append(_SectionFacts(title))
+        return self.sections[number]
 
 
-def _history(events: Sequence[Event]) -> Iterator[str]:
-    """What the events say of a call: who was asked, what was answered, how it ended."""
-    lines = [
-        f"- {line}"
-        for event in events
-        if event.type in _DESCRIBE
-        for line in _DESCRIBE[event.type](event.payload)
-    ]
-    if events and not any(event.type in TERMINAL for event in events):
-        lines.append("- has not ended")
-    if lines:
-        yield "\n".join(lines)
+class _PutAside(NamedTuple):
+    """A text on the disk."""
+
+    begin: int
+    size: int
 
 
-def _question(payload: Mapping[str, Any]) -> Iterator[str]:
-    yield f"asked: {code(str(payload.get('why') or 'may this run?'))}"
+class _Part(msgspec.Struct, eq=False):
+    """Some paragraphs. Those about a call are made once its last event is read."""
+
+    text: str | _PutAside | None = None
+    """None: its call goes on."""
+    call: str | None = None
+    """The call that it tells everything of; None: a message asked for it, and tells the rest."""
+    events: list[Event] = msgspec.field(default_factory=list)
+
+    def paragraphs(self) -> Iterator[str]:
+        if self.call is None:
+            return call_history(self.events)
+        return direct_call(self.call, self.events)
 
 
-def _answer(payload: Mapping[str, Any]) -> Iterator[str]:
-    by = f" by {code(str(payload['by']))}" if payload.get("by") else ""
-    scope = f", scope {code(str(payload['scope']))}" if payload.get("scope") else ""
-    yield f"answered: {code(str(payload.get('decision')))}{by}{scope}"
+class _Section(msgspec.Struct, eq=False):
+    facts: _SectionFacts
+    parts: deque[_Part] = msgspec.field(default_factory=deque)
+    has_heading: bool = False
+    is_complete: bool = False
 
 
-def _completed(payload: Mapping[str, Any]) -> Iterator[str]:
-    yield ("completed" if payload.get("success", True) else "reported failure") + _duration(payload)
-    yield from (f"changed: {code(str(path))}" for path in payload.get("files_modified") or ())
-    if payload.get("command_executed"):
-        yield f"ran: {code(str(payload['command_executed']))}"
+class TranscriptPage:
+    """Takes the items of a session once more, and writes what can be written."""
+
+    def __init__(
+        self, session: StoredSession, survey: Survey, write: Callable[[str], object]
+    ) -> None:
+        self.count = 0
+        self._survey = survey
+        self._write = write
+        self._order = _SectionOrder()
+        self._sections: dict[int, _Section] = {}
+        """Those that are not written to their end, in their order."""
+        self._waiting: dict[int, list[_Part]] = {}
+        """The parts about each call, by its hash, until that has ended."""
+        self._shelf = _Shelf()
+        self._tells_pruned = False
+        write("\n\n".join(_heading(session)) + "\n")
+
+    def add(self, item: Item) -> None:
+        self.count += 1
+        number = self._order.section_of(item)
+        if number not in self._sections:
+            self._sections[number] = _Section(self._survey.facts_of(number))
+        section = self._sections[number]
+        if isinstance(item, StoredMessage):
+            for part in message_paragraphs(item, self._survey.names):
+                section.parts.append(self._part_about(part))
+        elif (call := _call_of(item)) is not None:
+            self._add_to_call(section, call, item)
+        else:
+            section.parts.append(_Part(self._shelf.put(_text(self._note(item)))))
+        section.is_complete = section.facts.last <= self.count
+        self._write_ready()
+
+    def end(self) -> None:
+        """Write whatever still waits."""
+        for parts in self._waiting.values():
+            self._complete(parts)
+        for section in self._sections.values():
+            section.is_complete = True
+        self._write_ready()
+        self._shelf.close()
+
+    def _part_about(self, paragraph: str | ToolUse) -> _Part:
+        if not isinstance(paragraph, ToolUse):
+            return _Part(self._shelf.put(_text([paragraph])))
+        call = self._survey.calls.get(paragraph)
+        if call is None:
+            return _Part("")
+        part = _Part()
+        self._waiting.setdefault(call, []).append(part)
+        return part
+
+    def _add_to_call(self, section: _Section, call: str, event: Event) -> None:
+        key = hash(call)
+        if key not in self._waiting:
+            if event.payload.get("tool_use_id") in self._survey.names:
+                return
+            self._waiting[key] = [_Part(call=call)]
+            section.parts.extend(self._waiting[key])
+        for part in self._waiting[key]:
+            part.events.append(event)
+        if self._survey.ends.get(key, 0) <= self.count:
+            self._complete(self._waiting.pop(key))
+
+    def _complete(self, parts: Iterable[_Part]) -> None:
+        for part in parts:
+            part.text = self._shelf.put(_text(part.paragraphs()))
+            part.events.clear()
+
+    def _note(self, event: Event) -> Iterator[str]:
+        if event.type == EVENTS_LOST:
+            yield f"*Events that are lost: {code(str(event.payload.get('missed', 1)))}.*"
+        elif event.type == EVENTS_PRUNED and not self._tells_pruned:
+            self._tells_pruned = True
+            upto = code(str(event.payload.get("upto", 1)))
+            yield f"*Events that were pruned, being too old: {upto}.*"
+        elif event.type == TURN_CANCELLED:
+            yield "*The turn was cancelled.*"
+
+    def _write_ready(self) -> None:
+        """Write from the beginning on, up to a call or a section that goes on."""
+        while self._sections:
+            number, section = next(iter(self._sections.items()))
+            while section.parts:
+                if (text := section.parts[0].text) is None:
+                    return
+                section.parts.popleft()
+                self._write_text(section, self._shelf.take(text))
+            if not section.is_complete:
+                return
+            del self._sections[number]
+
+    def _write_text(self, section: _Section, text: str) -> None:
+        if not text:
+            return
+        if not section.has_heading:
+            section.has_heading = True
+            began = section.facts.began or 0.0
+            when = f", {moment(began)}" if began > 0 else ""
+            self._write(f"\n## {section.facts.title}{when}\n")
+        self._write(text)
 
 
-def _failed(payload: Mapping[str, Any]) -> Iterator[str]:
-    kind, message = code(str(payload.get("error_class"))), code(str(payload.get("message")))
-    yield f"failed: {kind} {message}{_duration(payload)}"
+class _Shelf:
+    """Texts that wait: in memory, and on the disk when they are many."""
+
+    def __init__(self) -> None:
+        self._held = 0
+        """Characters in memory."""
+        self._file: IO[bytes] | None = None
+
+    def put(self, text: str) -> str | _PutAside:
+        if self._held + len(text) <= _MOST_WAITING:
+            self._held += len(text)
+            return text
+        if self._file is None:
+            self._file = TemporaryFile()  # noqa: SIM115  # closed with the page
+        begin = self._file.seek(0, os.SEEK_END)
+        return _PutAside(begin, self._file.write(text.encode("utf-8", "surrogatepass")))
+
+    def take(self, text: str | _PutAside) -> str:
+        if isinstance(text, str):
+            self._held -= len(text)
+            return text
+        assert self._file is not None
+        self._file.seek(text.begin)
+        return self._file.read(text.size).decode("utf-8", "surrogatepass")
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
 
-def _invalid(payload: Mapping[str, Any]) -> Iterator[str]:
-    wrong = "; ".join(map(str, payload.get("validation_errors") or ()))
-    yield f"refused, wrong arguments: {code(wrong)}"
-
-
-_DESCRIBE: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
-    CONFIRMATION_REQUESTED: _question,
-    CONFIRMATION_RESOLVED: _answer,
-    COMPLETED: _completed,
-    FAILED: _failed,
-    INPUT_INVALID: _invalid,
-}
-
-
-def _duration(payload: Mapping[str, Any]) -> str:
-    took = payload.get("latency_ms")
-    return f" after {took:,.0f} ms" if isinstance(took, int | float) and took >= 1 else ""
+def _text(paragraphs: Iterable[str]) -> str:
+    """As they stand behind others, with a blank line before each."""
+    return "".join(f"\n{each}\n" for each in paragraphs)
 
 
 def _call_of(event: Event) -> str | None:
+    """The call that an event is about."""
+    if not event.type.startswith("tool."):
+        return None
     id = event.payload.get("call_id") or event.payload.get("tool_use_id")
     return None if id is None else str(id)
-
-
-def _other(block: Any) -> str:
-    """A block that is not text: an image by its size, anything else as JSON."""
-    match block:
-        case {"type": "image", "source": {"data": str(data)} as source}:
-            kind = source.get("kind") or source.get("type") or "base64"
-            size = f"{len(data) * 3 // 4 - data[-2:].count('='):,} bytes"
-            where = size if kind == "base64" else data
-            return code(f"[{block.get('media_type') or 'image'}, {where}]")
-        case {"type": "json", "value": value}:
-            return folded("Value", _json(value), "json")
-    return folded("Block", _json(block), "json")
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False, default=repr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -26,10 +27,12 @@ from callgate.core.events import (
 )
 from callgate.core.ids import ulid
 from callgate.core.ops import Append, AppendMessages, NewSession
+from callgate.core.pruning.ops import PruneEvents
 from callgate.core.stored import StoredMessage, StoredSession
+from callgate.sessions import transcripts
 from callgate.sessions.markdown import code, fenced, folded
 from callgate.sessions.ordering import in_order, read_in_order, turns
-from callgate.sessions.transcripts import transcript
+from callgate.sessions.transcripts import transcript, write_transcript
 from tests.contract.stores import event as note
 from tests.memory_store import MemoryStore
 from tests.unit.cli.counting import CountingStore
@@ -124,6 +127,116 @@ async def test_a_session_is_read_from_a_store_in_the_same_order() -> None:
         counting = CountingStore(_SmallPages(store))
         assert [each async for each in read_in_order(counting, session)] == in_order(some, others)
         assert counting.largest <= 2
+
+
+async def _stored(messages: list[StoredMessage], events: list[Event]) -> MemoryStore:
+    store = MemoryStore()
+    await store.commit(NewSession(session="sess_1", workspace="/w", at=1.0))
+    await store.commit(
+        AppendMessages(session="sess_1", messages=tuple(messages), at=1.0),
+        Append(session="sess_1", events=tuple(events)),
+    )
+    return store
+
+
+def _around(inner: tuple[list[StoredMessage], list[Event]]) -> tuple[list[StoredMessage], list[Event]]:
+    """A call outside of turns that begins before everything else and ends after it."""
+    messages, events = inner
+    outer = [event(CALLED, "long", turn=None, tool_name="watch"), event(COMPLETED, "long", turn=None)]
+    return messages, [outer[0], *events, event(OUTPUT_DELTA, "long", turn=None, text="out"), outer[1]]
+
+
+def _interleaved() -> tuple[list[StoredMessage], list[Event]]:
+    """Calls inside and outside of a turn that overlap, and one that never ends."""
+    events = [event(TURN_STARTED), event(CALLED, "never", turn=None)]
+    for number in range(20):
+        for type in (CALLED, OUTPUT_DELTA):
+            events.append(event(type, f"in{number}", text=f"text {number}"))
+            events.append(event(type, f"out{number}", turn=None, text=f"text {number}"))
+    for number in reversed(range(20)):
+        events.append(event(COMPLETED, f"out{number}", turn=None))
+        events.append(event(FAILED, f"in{number}", error_class="timeout", message="late"))
+    return [message("user", "go")], [*events, event(TURN_COMPLETED)]
+
+
+@pytest.mark.parametrize("most_waiting", [0, 100, 1_000_000])
+@pytest.mark.parametrize("of", ["conversation", "a long call", "many at once"])
+async def test_a_page_is_written_part_by_part_and_reads_the_same(
+    of: str, most_waiting: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages, events = {
+        "conversation": CONVERSATION,
+        "a long call": _around(CONVERSATION),
+        "many at once": _interleaved(),
+    }[of]
+    whole = transcript(SESSION, messages, events)
+    monkeypatch.setattr(transcripts, "_MOST_WAITING", most_waiting)
+    store, parts = CountingStore(_SmallPages(await _stored(messages, events))), list[str]()
+    await write_transcript(store, SESSION, parts.append)
+    assert "".join(parts) == whole
+    assert all(part.endswith("\n") for part in parts)
+    assert len(parts) > 3
+    assert store.largest <= 2
+
+
+async def test_a_session_that_changes_while_it_is_written_is_written_to_its_end() -> None:
+    messages, events = CONVERSATION
+    store, parts = await _stored(messages, events), list[str]()
+    changing = _Changing(store)
+    await write_transcript(changing, SESSION, parts.append)
+    assert "please test" in "".join(parts)
+
+
+class _Changing:
+    """A store in which, between the two passes, old events are pruned and new ones come."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._begun = 0
+
+    async def read_messages(self, session: str, after: int, limit: int = 1_000) -> Any:
+        return await self._store.read_messages(session, after, limit)
+
+    async def read_events(self, session: str, after: int, limit: int = 1_000) -> Any:
+        self._begun += after == 0
+        if self._begun == 2 and after == 0:
+            await self._store.commit(PruneEvents(before=2_000.0, most=5))
+            later = [event(CALLED, "new", turn="t9"), event(COMPLETED, "u1"), event(COMPLETED, "new", turn="t9")]
+            await self._store.commit(Append(session=session, events=tuple(later)))
+        return await self._store.read_events(session, after, limit)
+
+
+class _ManyCalls:
+    """Events of many calls, none of which is kept in memory."""
+
+    def __init__(self, calls: int) -> None:
+        self._calls = calls
+
+    async def read_messages(self, session: str, after: int) -> list[StoredMessage]:
+        return []
+
+    async def read_events(self, session: str, after: int) -> list[Event]:
+        return [
+            replace(event((CALLED, COMPLETED)[number % 2], f"{number // 2:026}", tool_name="x"), id="1")
+            for number in range(after, min(after + 500, 2 * self._calls))
+        ]
+
+
+async def test_of_each_call_little_is_kept_while_a_page_is_written() -> None:
+    calls, size = 20_000, 0
+
+    def count(text: str) -> None:
+        nonlocal size
+        size += len(text)
+
+    tracemalloc.start()
+    try:
+        await write_transcript(_ManyCalls(calls), SESSION, count)  # type: ignore[arg-type]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size > calls * 60
+    assert peak < calls * 160 + 2_000_000
 
 
 class _SmallPages:

@@ -11,26 +11,24 @@ from typing import Any, NamedTuple, TextIO
 import msgspec
 
 from callgate.cli.errors import CliError
-from callgate.cli.records.stores import all_events, all_messages
 from callgate.cli.ui.output import print_json_line, print_text
 from callgate.core.errors import ToolErrorClass
 from callgate.core.stored import StoredMessage, StoredSession
 from callgate.core.stores import Store
 from callgate.sessions.ordering import read_in_order
-from callgate.sessions.transcripts import transcript
+from callgate.sessions.transcripts import write_transcript
 
 
 async def write_export(
     store: Store, session: StoredSession, path: str | None, *, as_json: bool
 ) -> None:
-    """To a file, or to stdout. Lines are written as they are read; a page is made as a whole."""
+    """To a file, or to stdout, as it is read."""
     with _output(path) as output:
         if as_json:
             async for line in lines(store, session):
                 output.line(line)
             return
-        messages = await all_messages(store, session.id)
-        output.text(transcript(session, messages, await all_events(store, session.id)))
+        await write_transcript(store, session, output.text)
 
 
 class _Output(NamedTuple):

@@ -20,8 +20,7 @@ from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user
 from callgate.config.schema import AuditTable
 from callgate.core.errors import ToolErrorClass
-from callgate.core.events import Event
-from callgate.core.stored import StoredMessage, StoredSession
+from callgate.core.stored import StoredSession
 from callgate.core.stores import (
     ConfirmationNotFound,
     SessionLocked,
@@ -29,7 +28,6 @@ from callgate.core.stores import (
     Store,
     StoreError,
 )
-from callgate.sessions.ordering import read_numbered
 from callgate.sessions.recovery import needs_recovery, recover
 from callgate.storage.sqlite.files import Location
 from callgate.storage.sqlite.store import SqliteStore
@@ -111,17 +109,6 @@ async def find_session(store: Store, wanted: str) -> StoredSession:
     except SessionNotFound:
         ids = await store.find_sessions(wanted.casefold())
         return await store.get_session(pick(wanted, ids, "session"))
-
-
-async def all_events(store: Store, session: str) -> list[Event]:
-    return [event async for _, event in read_numbered(store, session)]
-
-
-async def all_messages(store: Store, session: str) -> list[StoredMessage]:
-    found: list[StoredMessage] = []
-    while page := await store.read_messages(session, len(found)):
-        found += page
-    return found
 
 
 def pick(wanted: str, ids: Iterable[str], kind: str) -> str:
