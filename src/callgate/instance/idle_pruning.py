@@ -106,7 +106,8 @@ class IdlePruning:
         finally:
             audit.close()
             if not pruning.tally.is_empty:
-                _log.info("deleted old records: %s", pruning.tally)
+                done = pruning.tally.describe(), bounds.describe()
+                _log.warning("deleted old records: %s; bounds: %s", *done)
 
     async def _idle(self) -> None:
         while self._runtime.in_flight():  # noqa: ASYNC110  # nobody has to say when none is left

@@ -97,17 +97,22 @@ class Plan:
     async def _count_artifacts(self) -> None:
         before, tally = self._bounds.artifacts, self._tally
         for session, changed in await asyncio.to_thread(directories, self._artifacts):
+            directory = directory_of(self._artifacts, session)
+            if directory is None:
+                continue
             files: dict[str, int] | None = {}
-            if session in self._going:
-                files = None
-            elif before is not None:
+            if before is not None:
                 files = await prunable_artifacts(
                     self._store, self._artifacts, session, changed, before
                 )
-            directory = directory_of(self._artifacts, session)
-            if files is None and directory is not None:
+            size = await asyncio.to_thread(size_of, directory)
+            if files is None:
                 tally.artifacts += 1
-                tally.bytes += await asyncio.to_thread(size_of, directory)
-            else:
-                tally.artifacts += len(files or {})
-                tally.bytes += sum((files or {}).values())
+                tally.bytes += size
+                continue
+            old = sum(files.values())
+            tally.artifacts += len(files)
+            tally.bytes += old
+            if session in self._going and size > old:  # the rest goes with it
+                tally.artifacts += 1
+                tally.bytes += size - old

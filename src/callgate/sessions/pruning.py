@@ -1,10 +1,11 @@
 """Deletes what is older than its bound, in steps so small that nobody waits for one.
 
-    rows left by a prune that was killed -> sessions by age -> sessions beyond the size
-      -> events of sessions that stay -> empty pages -> artifacts -> files of the audit log
+    artifacts -> files of the audit log -> rows left by a prune that was killed
+      -> sessions by age -> sessions beyond the size -> events of sessions that stay -> empty pages
 
-Each step is one transaction, or a few files. Whoever runs the steps may stop after any of them:
-what is half done is finished by the next prune, whichever process runs it.
+Files come first: on a full disk they make the room that the store needs to delete something. Each
+step is one transaction, or a few files. Whoever runs the steps may stop after any of them: what is
+half done is finished by the next prune, whichever process runs it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from callgate.core.pruning.ops import PruneEvents, PruneSessions, ReleasePages, 
 from callgate.core.pruning.usage import StoreUsage
 from callgate.core.stored import StoredSession
 from callgate.core.stores import SessionNotFound, Store
+from callgate.core.task_sets import start_task
 from callgate.sessions.artifacts import directories, directory_of, drop_artifacts, old_files
 from callgate.sessions.retention import Bounds, Tally
 
@@ -33,12 +35,28 @@ _LONGEST_REST_S = 0.1
 
 
 async def paced(steps: AsyncIterator[None]) -> AsyncGenerator[None]:
-    """Rest after each step for as long as it took: whoever else wants to write comes first."""
-    began = time.monotonic()
-    async for _ in steps:
+    """Rest after each step for as long as it took: whoever else wants to write comes first.
+
+    A step that has begun is done and counted, also when its caller is cancelled.
+    """
+    while True:
+        began = time.monotonic()
+        step = start_task(_has_next(steps))
+        try:
+            more = await asyncio.shield(step)
+        except asyncio.CancelledError:
+            await step
+            raise
+        if not more:
+            return
         await asyncio.sleep(min(time.monotonic() - began, _LONGEST_REST_S))
         yield
-        began = time.monotonic()
+
+
+async def _has_next(steps: AsyncIterator[None]) -> bool:
+    async for _ in steps:
+        return True
+    return False
 
 
 class Pruning:
@@ -54,18 +72,18 @@ class Pruning:
     async def steps(self) -> AsyncIterator[None]:
         """Do it; comes back after each step."""
         bounds = self._bounds
-        before = await self._store.usage()
-        if before.bytes:  # else there is no file, and none is made
-            async for _ in self._prune_store():
-                yield
-            after = await self._store.usage()
-            self.tally.bytes += max(0, before.bytes - after.bytes)
         if bounds.artifacts is not None:
             async for _ in self._prune_artifacts(bounds.artifacts):
                 yield
         if bounds.audit is not None:
             await self._prune_audit(int(bounds.audit * 1000))
             yield
+        before = await self._store.usage()
+        if before.bytes:  # else there is no file, and none is made
+            async for _ in self._prune_store():
+                yield
+            after = await self._store.usage()
+            self.tally.bytes += max(0, before.bytes - after.bytes)
 
     async def _prune_store(self) -> AsyncIterator[None]:
         bounds = self._bounds

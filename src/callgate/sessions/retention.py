@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import datetime
+
 import msgspec
 
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 _DAY_S = 86_400.0
 FRESH_S = 3_600.0
 """What was used that lately stays, also where there is too much."""
@@ -49,6 +53,23 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
             fresh=now - FRESH_S,
         )
 
+    def describe(self) -> str:
+        """What goes, in words."""
+        return ", ".join(self.each()) or "none"
+
+    def each(self) -> Iterator[str]:
+        if self.sessions is not None:
+            yield f"sessions not used since {_moment(self.sessions)}"
+        if self.store_bytes:
+            size = _size(self.store_bytes)
+            yield f"sessions beyond {size}, but for those used since {_moment(self.fresh)}"
+        if self.events is not None:
+            yield f"events before {_moment(self.events)}"
+        if self.artifacts is not None:
+            yield f"artifacts before {_moment(self.artifacts)}"
+        if self.audit is not None:
+            yield f"audit files before {_moment(self.audit)}"
+
 
 class Tally(msgspec.Struct, kw_only=True):
     """What was deleted, or would be."""
@@ -66,3 +87,33 @@ class Tally(msgspec.Struct, kw_only=True):
     @property
     def is_empty(self) -> bool:
         return self == Tally()
+
+    def counts(self) -> list[str]:
+        names = {
+            "sessions": self.sessions,
+            "events": self.events,
+            "calls": self.calls,
+            "messages": self.messages,
+            "artifacts": self.artifacts,
+            "audit files": self.audit_files,
+        }
+        counts = [f"{name} {count:,}" for name, count in names.items() if count]
+        return [*counts, f"about {_size(self.bytes)}"] if self.bytes else counts
+
+    def describe(self) -> str:
+        return ", ".join(self.counts()) or "nothing"
+
+
+def _moment(timestamp: float) -> str:
+    try:
+        return datetime.fromtimestamp(timestamp).strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError, OSError):
+        return "long ago"
+
+
+def _size(count: float) -> str:
+    for unit in _UNITS[:-1]:
+        if count < 1024:
+            return f"{count:,.0f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} {_UNITS[-1]}"

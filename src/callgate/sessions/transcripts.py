@@ -12,7 +12,6 @@ on the disk.
 from __future__ import annotations
 
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -25,18 +24,17 @@ from callgate.core.events import EVENTS_LOST, EVENTS_PRUNED, TURN_CANCELLED, Eve
 from callgate.core.stored import StoredMessage, StoredSession
 from callgate.core.stores import Store
 from callgate.sessions.markdown import code
-from callgate.sessions.ordering import blocks, in_order, read_in_order
+from callgate.sessions.ordering import in_order, read_in_order
 from callgate.sessions.transcript_paragraphs import (
     ToolUse,
     call_history,
     direct_call,
     message_paragraphs,
 )
+from callgate.sessions.transcript_surveys import Item, SectionFacts, SectionOrder, Survey, call_of
 
 _MOST_WAITING = 1_000_000
 """Characters that wait in memory; the others do on the disk."""
-
-Item = Event | StoredMessage
 
 
 def transcript(
@@ -89,83 +87,6 @@ def _heading(session: StoredSession) -> Iterator[str]:
     yield "\n".join(lines)
 
 
-class _SectionOrder:
-    """A turn is one section, at its first place; what is outside of turns stays where it is."""
-
-    def __init__(self) -> None:
-        self._turns: dict[str, int] = {}
-        self._count = 0
-        self._ends_outside = False
-        """Whether the last section is one outside of turns."""
-
-    def section_of(self, item: Item) -> int:
-        turn = item.turn_id
-        if turn in self._turns:
-            return self._turns[turn]
-        if turn is not None:
-            self._turns[turn] = self._count
-        elif self._ends_outside:
-            return self._count - 1
-        self._ends_outside = turn is None
-        self._count += 1
-        return self._count - 1
-
-
-class _SectionFacts(msgspec.Struct):
-    title: str
-    began: float | None = None
-    """The time of its earliest event."""
-    last: int = 0
-    """The number of its last item."""
-
-
-class Survey:
-    """What has to be known of a whole session: of each call a number, of texts nothing."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.sections: list[_SectionFacts] = []
-        self.names: dict[str, str] = {}
-        """The tool of each tool use that a message asks for."""
-        self.calls: dict[str, int] = {}
-        """The call, by its hash, of each of these."""
-        self.ends: dict[int, int] = {}
-        """By the hash of a call: the number of its last event."""
-        self._order = _SectionOrder()
-        self._turns = 0
-
-    def add(self, item: Item) -> None:
-        self.count += 1
-        section = self._section(item)
-        section.last = self.count
-        if isinstance(item, StoredMessage):
-            for block in blocks(item):
-                match block:
-                    case {"type": "tool_use", "id": str(id), "name": str(name)}:
-                        self.names[id] = name
-            return
-        earlier = item.timestamp if section.began is None else section.began
-        section.began = min(earlier, item.timestamp)
-        if (call := _call_of(item)) is not None:
-            use = str(item.payload.get("tool_use_id"))
-            if use in self.names and hash(call) not in self.ends:
-                self.calls[use] = hash(call)
-            self.ends[hash(call)] = self.count
-
-    def facts_of(self, section: int) -> _SectionFacts:
-        if section < len(self.sections):
-            return self.sections[section]
-        return _SectionFacts("Later", last=sys.maxsize)  # the session was changed meanwhile
-
-    def _section(self, item: Item) -> _SectionFacts:
-        number = self._order.section_of(item)
-        if number == len(self.sections):
-            self._turns += item.turn_id is not None
-            title = "Outside of turns" if item.turn_id is None else f"Turn {self._turns}"
-            self.sections.append(_SectionFacts(title))
-        return self.sections[number]
-
-
 class _PutAside(NamedTuple):
     """A text on the disk."""
 
@@ -189,7 +110,7 @@ class _Part(msgspec.Struct, eq=False):
 
 
 class _Section(msgspec.Struct, eq=False):
-    facts: _SectionFacts
+    facts: SectionFacts
     parts: deque[_Part] = msgspec.field(default_factory=deque)
     has_heading: bool = False
     is_complete: bool = False
@@ -204,7 +125,7 @@ class TranscriptPage:
         self.count = 0
         self._survey = survey
         self._write = write
-        self._order = _SectionOrder()
+        self._order = SectionOrder()
         self._sections: dict[int, _Section] = {}
         """Those that are not written to their end, in their order."""
         self._waiting: dict[int, list[_Part]] = {}
@@ -222,7 +143,7 @@ class TranscriptPage:
         if isinstance(item, StoredMessage):
             for part in message_paragraphs(item, self._survey.names):
                 section.parts.append(self._part_about(part))
-        elif (call := _call_of(item)) is not None:
+        elif (call := call_of(item)) is not None:
             self._add_to_call(section, call, item)
         else:
             section.parts.append(_Part(self._shelf.put(_text(self._note(item)))))
@@ -257,7 +178,7 @@ class TranscriptPage:
             section.parts.extend(self._waiting[key])
         for part in self._waiting[key]:
             part.events.append(event)
-        if self._survey.ends.get(key, 0) <= self.count:
+        if self._survey.is_last(key, event, self.count):
             self._complete(self._waiting.pop(key))
 
     def _complete(self, parts: Iterable[_Part]) -> None:
@@ -332,11 +253,3 @@ class _Shelf:
 def _text(paragraphs: Iterable[str]) -> str:
     """As they stand behind others, with a blank line before each."""
     return "".join(f"\n{each}\n" for each in paragraphs)
-
-
-def _call_of(event: Event) -> str | None:
-    """The call that an event is about."""
-    if not event.type.startswith("tool."):
-        return None
-    id = event.payload.get("call_id") or event.payload.get("tool_use_id")
-    return None if id is None else str(id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from callgate.audit.verify import verify
 from callgate.core.events import EVENTS_PRUNED
 from callgate.core.ids import ulid
 from callgate.core.ops import Append, AppendMessages, NewSession
+from callgate.core.pruning.ops import PruneSessions
 from callgate.core.stored import StoredMessage
 from callgate.core.stores import SessionNotFound, StoreUnwritable
 from callgate.sandbox.processes.command_marks import MARK
@@ -109,6 +111,48 @@ async def test_a_dry_run_says_what_would_go_and_deletes_nothing(ws: Path, home: 
     assert await sessions_of(home) == {old, kept}
     del plan["dry_run"]
     assert pruned(cwd=ws) == plan
+
+
+async def test_a_dry_run_counts_old_artifacts_as_they_go(ws: Path, home: Path) -> None:
+    """Files that are old go one by one, the rest with its session."""
+    async with opened(home) as store:
+        sessions = [await old_session(store) for _ in range(2)]
+    for session in sessions:
+        file = put_aside(home, session, days=100)
+        for number in range(3):
+            other = file.with_name(f"other{number}")
+            other.write_text("y")
+            os.utime(other, (1.0, 1.0))
+    (file.parent / "fresh").write_text("z")
+    ran = callgate("prune", "--dry-run", "--json", cwd=ws)
+    plan = {name: count for name, count in ran.answer.items() if count and name not in ("bytes", "dry_run")}
+    assert plan["artifacts"] == 9
+    assert pruned(cwd=ws) == plan
+    assert os.listdir(home / "artifacts") == []
+
+
+async def test_before_it_deletes_it_says_by_which_bounds(ws: Path, home: Path) -> None:
+    async with opened(home) as store:
+        await old_session(store)
+    since = time.strftime("%Y-%m-%d", time.localtime(time.time() - 90 * DAY_S))
+    said = callgate("prune", "--dry-run", cwd=ws).err
+    assert f"bounds: sessions not used since {since} " in said
+    assert "sessions beyond 2 GiB" in said
+    assert f"events before {since} " in said
+    assert f"artifacts before {since} " in said
+    assert "audit" not in said
+    terminal = AtTerminal("prune", cwd=ws)
+    assert f"sessions not used since {since}" in terminal.asked()
+    terminal.answer("n\n").end()
+
+
+async def test_with_an_age_nothing_younger_goes_however_much_there_is(ws: Path, home: Path) -> None:
+    (home / "settings.toml").write_text("[retention]\nstore_bytes = 1\n")
+    async with opened(home) as store:
+        young = await old_session(store, days=10)
+        await old_session(store, days=40)
+    assert pruned("--older-than", "30d", cwd=ws)["sessions"] == 1
+    assert await sessions_of(home) == {young}
 
 
 async def test_pruning_asks_first(ws: Path, home: Path) -> None:
@@ -361,6 +405,59 @@ async def test_interrupted_it_stops_after_a_step(ws: Path, home: Path) -> None:
     assert running.returncode in (0, 130, -signal.SIGINT)
     pruned(cwd=ws)
     assert await sessions_of(home) == set()
+
+
+async def test_a_step_that_has_begun_is_counted_when_it_is_interrupted(home: Path) -> None:
+    async with opened(home) as store:
+        sessions = [await old_session(store) for _ in range(10)]
+        files = [put_aside(home, session) for session in sessions]
+        begun, proceed = asyncio.Event(), asyncio.Event()
+
+        class Slow:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(store, name)
+
+            async def commit(self, *ops: Any) -> Any:
+                result = await store.commit(*ops)
+                if isinstance(ops[0], PruneSessions):
+                    begun.set()
+                    await proceed.wait()
+                return result
+
+        slow: Any = Slow()
+        bounds = Bounds(sessions=1e12, fresh=1e12)
+        pruning = Pruning(slow, bounds, str(home / "artifacts"), AuditLog(str(home / "audit.jsonl")))
+
+        async def prune() -> None:
+            async for _ in paced(pruning.steps()):
+                pass
+
+        task = asyncio.create_task(prune())
+        async with asyncio.timeout(LIMIT_S):
+            await begun.wait()
+            task.cancel()
+            await asyncio.sleep(0)
+            proceed.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert pruning.tally.sessions == 10
+        assert not any(file.exists() for file in files)
+
+
+async def test_on_a_full_disk_files_make_room_for_the_store(home: Path) -> None:
+    async with opened(home) as store:
+        kept = await old_session(store, days=0)
+    file = put_aside(home, kept, days=100)
+    disk = Disk()
+    async with await SqliteStore.open(str(home), vfs=disk.name) as store:
+        await new_session(store)
+        disk.fail("ENOSPC", 1, 1_000_000)
+        pruning = Pruning(store, EVERYTHING, str(home / "artifacts"), AuditLog(str(home / "audit.jsonl")))
+        with pytest.raises(StoreUnwritable):
+            async for _ in pruning.steps():
+                pass
+        disk.heal()
+    assert not file.exists()
 
 
 async def test_a_full_disk_deletes_nothing_by_half(home: Path) -> None:

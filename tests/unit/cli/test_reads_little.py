@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from callgate.cli.commands import sessions as command
-from callgate.cli.records.exports import lines
+from callgate.cli.records.exports import lines, write_export
 from callgate.cli.records.session_deletion import delete_sessions
 from callgate.cli.records.stores import find_session
 from callgate.core.stores import PAGE
 from tests.contract.stores import append, new_session
 from tests.memory_store import MemoryStore
 from tests.unit.cli.counting import CountingStore
+from tests.unit.cli.stored import say
 
 
 @pytest.fixture
@@ -54,6 +56,29 @@ async def test_an_export_as_lines_holds_a_page_at_a_time() -> None:
     exported = [each async for each in lines(counting, await store.get_session(session))]
     assert [each.get("seq") for each in exported[1:]] == [*range(1, 3 * PAGE + 1)]
     assert counting.largest == PAGE
+
+
+async def test_an_export_as_a_page_holds_a_page_at_a_time(tmp_path: Path) -> None:
+    store = MemoryStore()
+    session = await new_session(store)
+    await append(store, session, *["tool.called"] * (3 * PAGE))
+    counting: Any = CountingStore(store)
+    await write_export(counting, await store.get_session(session), str(tmp_path / "page"), as_json=False)
+    assert counting.largest == PAGE
+
+
+async def test_a_page_about_a_session_keeps_the_first_lines_of_prompts_alone(capsys: Any, monkeypatch: Any) -> None:
+    store = MemoryStore()
+    session = await new_session(store)
+    prompts = ["  \n first \n" + "x" * 10_000, "y" * 5_000, "   ", ""]
+    for number, prompt in enumerate(prompts):
+        await say(store, session, f"t{number}", "user", prompt)
+    kept: dict[str, str] = {}
+    monkeypatch.setattr(command, "print_page", lambda snapshot, states, turns, now: kept.update(turns))
+    await command._show(store, session, False)
+    assert kept == {"t0": "first ", "t1": "y" * 1_000, "t2": " ", "t3": ""}
+    await command._show(store, session, True)
+    assert [each["prompt"] for each in json.loads(capsys.readouterr().out)["turns"]] == prompts
 
 
 async def test_a_list_reads_one_page(many: MemoryStore, capsys: Any) -> None:

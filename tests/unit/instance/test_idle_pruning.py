@@ -68,6 +68,17 @@ async def test_a_serving_instance_deletes_what_is_old(base: Path) -> None:
             await asyncio.sleep(0.05)
 
 
+async def test_what_was_deleted_is_in_the_log_of_the_instance(tmp_path: Path, caplog: Any) -> None:
+    """A warning, which instances log unless they are told otherwise."""
+    async with opened(tmp_path) as store, asyncio.timeout(LIMIT_S):
+        await old_session(store)
+        with caplog.at_level("WARNING", "callgate.serve"):
+            assert await _pruning(FakeRuntime(store), tmp_path).prune_if_due()
+    (logged,) = caplog.messages
+    assert logged.startswith("deleted old records: sessions 1, events 3, messages 1")
+    assert "; bounds: sessions not used since " in logged
+
+
 async def test_no_step_begins_while_a_call_runs(tmp_path: Path) -> None:
     async with opened(tmp_path) as store, asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
         session = await old_session(store)

@@ -236,7 +236,7 @@ async def test_of_each_call_little_is_kept_while_a_page_is_written() -> None:
     finally:
         tracemalloc.stop()
     assert size > calls * 60
-    assert peak < calls * 160 + 2_000_000
+    assert peak < calls * 20 + 3_000_000
 
 
 class _SmallPages:

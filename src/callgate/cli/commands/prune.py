@@ -8,7 +8,7 @@ import re
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 
 import msgspec
 
@@ -31,7 +31,6 @@ from callgate.storage.sqlite.files import Location
 
 _AGE = re.compile(r"(\d{1,6})([hdw])\Z")
 _DAYS = {"h": 1 / 24, "d": 1.0, "w": 7.0}
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 def prune(options: Namespace) -> int:
@@ -54,7 +53,9 @@ def prune(options: Namespace) -> int:
     elif tally.is_empty:
         say("nothing to prune")
     else:
-        say(("would delete " if options.dry_run else "deleted ") + _summary(tally))
+        say(("would delete " if options.dry_run else "deleted ") + tally.describe())
+        if options.dry_run:
+            say(f"bounds: {bounds.describe()}")
     return OK
 
 
@@ -83,7 +84,8 @@ def _bounds(options: Namespace, settings: Settings) -> Bounds:
         audit_days=days(options.audit, table.audit_days)
         if options.audit or table.audit_days
         else 0,
-        store_bytes=table.store_bytes if options.sessions or everything else 0,
+        # An age is given: nothing goes that is younger.
+        store_bytes=table.store_bytes if age is None and (options.sessions or everything) else 0,
     )
 
 
@@ -104,15 +106,16 @@ async def _prune(
             plan = await Plan(store, bounds, home.artifacts, home.audit).make()
         if options.dry_run or plan.is_empty:
             return plan, shrinks
-        await ask_to_delete(_counts(plan))
+        await ask_to_delete([*plan.counts(), "bounds:", *bounds.each()])
     audit = AuditLog(home.audit, max_bytes=settings.audit.max_bytes, keep=settings.audit.keep)
     pruning = Pruning(store, bounds, home.artifacts, audit)
     try:
-        with _progress(options, lambda: f"deleted {_summary(pruning.tally)};"):
-            async for _ in paced(pruning.steps()):
-                pass
+        with _progress(options, lambda: f"deleted {pruning.tally.describe()};"):
+            async with aclosing(paced(pruning.steps())) as steps:
+                async for _ in steps:
+                    pass
     except asyncio.CancelledError:  # every step is whole: the next prune goes on from here
-        say(f"stopped; deleted {_summary(pruning.tally)}")
+        say(f"stopped; deleted {pruning.tally.describe()}")
         raise
     finally:
         audit.close()
@@ -136,28 +139,3 @@ def _vacuum(home: Home, options: Namespace) -> None:
     if os.path.exists(location.path):
         with explained(), _progress(options, "writing the store anew,"):
             vacuum(location)
-
-
-def _summary(tally: Tally) -> str:
-    return ", ".join(_counts(tally)) or "nothing"
-
-
-def _counts(tally: Tally) -> list[str]:
-    names = {
-        "sessions": tally.sessions,
-        "events": tally.events,
-        "calls": tally.calls,
-        "messages": tally.messages,
-        "artifacts": tally.artifacts,
-        "audit files": tally.audit_files,
-    }
-    counts = [f"{name} {count:,}" for name, count in names.items() if count]
-    return [*counts, f"about {_size(tally.bytes)}"] if tally.bytes else counts
-
-
-def _size(count: float) -> str:
-    for unit in _UNITS[:-1]:
-        if count < 1024:
-            return f"{count:,.0f} {unit}"
-        count /= 1024
-    return f"{count:,.1f} {_UNITS[-1]}"

@@ -16,7 +16,13 @@ from callgate.cli.errors import OK, CliError
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.records.exports import write_export
 from callgate.cli.records.session_deletion import delete_sessions
-from callgate.cli.records.session_pages import described, print_page, print_table, read_states
+from callgate.cli.records.session_pages import (
+    described,
+    first_line,
+    print_page,
+    print_table,
+    read_states,
+)
 from callgate.cli.records.stores import (
     find_session,
     not_found,
@@ -77,6 +83,8 @@ async def _show(store: Store, wanted: str, as_json: bool) -> None:
     prompts: dict[str, str] = {}
     async for _, item in read_in_order(store, id):
         note_turn(prompts, item)
+        if item.turn_id is not None and not as_json:
+            prompts[item.turn_id] = first_line(prompts[item.turn_id])
     if not as_json:
         print_page(snapshot, states, prompts, time.time())
         return

@@ -75,7 +75,7 @@ has open, or with a question or a call that has not ended, stays. The audit log 
 
 def _prune(parser: Parser) -> None:
     parser.add_argument(
-        "--older-than", metavar="AGE", help="such as 30d; in place of the days in the settings"
+        "--older-than", metavar="AGE", help="such as 30d; in place of the bounds in the settings"
     )
     add(
         parser,

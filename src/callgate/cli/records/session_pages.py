@@ -18,6 +18,7 @@ from callgate.core.stores import Snapshot, Store
 _LABEL = 12
 _COLOURS = {"waiting": "yellow", "running": "green", "idle": "dim"}
 _NARROWEST = 20
+_LONGEST_PROMPT = 1_000
 
 
 class States(NamedTuple):
@@ -116,7 +117,12 @@ def _fields(
 
 def _turns(turns: Mapping[str, str]) -> Iterator[str]:
     for number, (id, prompt) in enumerate(turns.items(), 1):
-        yield f"{number}  {id}  {prompt.strip().partition(chr(10))[0]}"
+        yield f"{number}  {id}  {prompt.strip()}"
+
+
+def first_line(prompt: str) -> str:
+    """As much of a prompt as a page shows; blank if it is, and empty if it is."""
+    return prompt.strip().partition("\n")[0][:_LONGEST_PROMPT] or prompt[:1]
 
 
 def _questions(snapshot: Snapshot, states: States, now: float) -> Iterator[str]:
