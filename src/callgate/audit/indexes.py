@@ -203,17 +203,17 @@ def _make(log: str, segment: str, file: BinaryIO, keys: Keys) -> Blocks | None:
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with open(fd, "wb") as index:
-            made = _read_blocks(file.fileno(), stamp[1])
-            if made is None or _stamp(file.fileno()) != stamp:
+            contents = _read_blocks(file.fileno(), stamp[1])
+            if contents is None or _stamp(file.fileno()) != stamp:
                 return None
-            _write(index, key, stamp, *made)
+            _write(index, key, stamp, *contents)
         os.replace(temporary, path)
         if not os.path.exists(segment):  # dropped meanwhile
             os.unlink(path)
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
-    return _matching(*made, keys)
+    return _matching(*contents, keys)
 
 
 def _has_room(fd: int, size: int) -> bool:

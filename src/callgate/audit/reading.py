@@ -105,15 +105,15 @@ def _matching(
 
 def _chunks(path: str, wanted: Filter, before: str | None) -> Iterator[bytes]:
     """Lines of all files, many at a time, the newest chunk first: those that may match."""
-    place = None if before is None else _place_of(path, before)
-    if before is not None and place is None:
+    start = None if before is None else _start_of(path, before)
+    if before is not None and start is None:
         return
     for segment, file in _files(path):
         end = _size(file)
-        if place is not None:
-            if os.fstat(file.fileno()).st_ino != place.inode:
+        if start is not None:
+            if os.fstat(file.fileno()).st_ino != start.inode:
                 continue
-            end, place = place.offset, None
+            end, start = start.offset, None
         yield from _chunks_of(path, segment, file, end, wanted)
 
 
@@ -132,19 +132,19 @@ def _chunks_of(
             yield first_line(file, begin)
 
 
-class _Place(NamedTuple):
+class _LineStart(NamedTuple):
     inode: int
     """Of the file: its name changes when it is closed."""
     offset: int
 
 
-def _place_of(path: str, id: str) -> _Place | None:
+def _start_of(path: str, id: str) -> _LineStart | None:
     """Where a record's line begins: looked for where the time in its id says, then everywhere."""
     for near in (partial(end_before, id=id), lambda file, size: size):
         for _, file in _files(path):
             for begin, chunk in chunks_backwards(file, near(file, _size(file))):
                 if (at := _line_with(chunk, id)) is not None:
-                    return _Place(os.fstat(file.fileno()).st_ino, begin + at)
+                    return _LineStart(os.fstat(file.fileno()).st_ino, begin + at)
     return None
 
 

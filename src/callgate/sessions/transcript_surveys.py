@@ -54,13 +54,13 @@ class _EndedCalls:
         self._bits = bytearray(self._BITS // 8)
 
     def add(self, call: int) -> None:
-        for bit in self._places(call):
+        for bit in self._bit_numbers(call):
             self._bits[bit >> 3] |= 1 << (bit & 7)
 
     def __contains__(self, call: int) -> bool:
-        return all(self._bits[bit >> 3] & 1 << (bit & 7) for bit in self._places(call))
+        return all(self._bits[bit >> 3] & 1 << (bit & 7) for bit in self._bit_numbers(call))
 
-    def _places(self, call: int) -> tuple[int, int]:
+    def _bit_numbers(self, call: int) -> tuple[int, int]:
         return call % self._BITS, (call >> 32) % self._BITS
 
 

@@ -42,14 +42,14 @@ def transcript(
 ) -> str:
     """The page. It ends with a line end."""
     items = [item for _, item in in_order(messages, events)]
-    survey, parts = Survey(), list[str]()
+    survey, texts = Survey(), list[str]()
     for item in items:
         survey.add(item)
-    page = TranscriptPage(session, survey, parts.append)
+    page = TranscriptPage(session, survey, texts.append)
     for item in items:
         page.add(item)
     page.end()
-    return "".join(parts)
+    return "".join(texts)
 
 
 async def write_transcript(
@@ -87,17 +87,17 @@ def _heading(session: StoredSession) -> Iterator[str]:
     yield "\n".join(lines)
 
 
-class _PutAside(NamedTuple):
+class _SpilledText(NamedTuple):
     """A text on the disk."""
 
     begin: int
     size: int
 
 
-class _Part(msgspec.Struct, eq=False):
+class _Slot(msgspec.Struct, eq=False):
     """Some paragraphs. Those about a call are made once its last event is read."""
 
-    text: str | _PutAside | None = None
+    text: str | _SpilledText | None = None
     """None: its call goes on."""
     call: str | None = None
     """The call that it tells everything of; None: a message asked for it, and tells the rest."""
@@ -111,7 +111,7 @@ class _Part(msgspec.Struct, eq=False):
 
 class _Section(msgspec.Struct, eq=False):
     facts: SectionFacts
-    parts: deque[_Part] = msgspec.field(default_factory=deque)
+    slots: deque[_Slot] = msgspec.field(default_factory=deque)
     has_heading: bool = False
     is_complete: bool = False
 
@@ -128,9 +128,9 @@ class TranscriptPage:
         self._order = SectionOrder()
         self._sections: dict[int, _Section] = {}
         """Those that are not written to their end, in their order."""
-        self._waiting: dict[int, list[_Part]] = {}
+        self._waiting: dict[int, list[_Slot]] = {}
         """The parts about each call, by its hash, until that has ended."""
-        self._shelf = _Shelf()
+        self._buffer = _TextBuffer()
         self._tells_pruned = False
         write("\n\n".join(_heading(session)) + "\n")
 
@@ -141,50 +141,50 @@ class TranscriptPage:
             self._sections[number] = _Section(self._survey.facts_of(number))
         section = self._sections[number]
         if isinstance(item, StoredMessage):
-            for part in message_paragraphs(item, self._survey.names):
-                section.parts.append(self._part_about(part))
+            for paragraph in message_paragraphs(item, self._survey.names):
+                section.slots.append(self._slot_for(paragraph))
         elif (call := call_of(item)) is not None:
             self._add_to_call(section, call, item)
         else:
-            section.parts.append(_Part(self._shelf.put(_text(self._note(item)))))
+            section.slots.append(_Slot(self._buffer.put(_text(self._note(item)))))
         section.is_complete = section.facts.last <= self.count
         self._write_ready()
 
     def end(self) -> None:
         """Write whatever still waits."""
-        for parts in self._waiting.values():
-            self._complete(parts)
+        for slots in self._waiting.values():
+            self._complete(slots)
         for section in self._sections.values():
             section.is_complete = True
         self._write_ready()
-        self._shelf.close()
+        self._buffer.close()
 
-    def _part_about(self, paragraph: str | ToolUse) -> _Part:
+    def _slot_for(self, paragraph: str | ToolUse) -> _Slot:
         if not isinstance(paragraph, ToolUse):
-            return _Part(self._shelf.put(_text([paragraph])))
+            return _Slot(self._buffer.put(_text([paragraph])))
         call = self._survey.calls.get(paragraph)
         if call is None:
-            return _Part("")
-        part = _Part()
-        self._waiting.setdefault(call, []).append(part)
-        return part
+            return _Slot("")
+        slot = _Slot()
+        self._waiting.setdefault(call, []).append(slot)
+        return slot
 
     def _add_to_call(self, section: _Section, call: str, event: Event) -> None:
         key = hash(call)
         if key not in self._waiting:
             if event.payload.get("tool_use_id") in self._survey.names:
                 return
-            self._waiting[key] = [_Part(call=call)]
-            section.parts.extend(self._waiting[key])
-        for part in self._waiting[key]:
-            part.events.append(event)
+            self._waiting[key] = [_Slot(call=call)]
+            section.slots.extend(self._waiting[key])
+        for slot in self._waiting[key]:
+            slot.events.append(event)
         if self._survey.is_last(key, event, self.count):
             self._complete(self._waiting.pop(key))
 
-    def _complete(self, parts: Iterable[_Part]) -> None:
-        for part in parts:
-            part.text = self._shelf.put(_text(part.paragraphs()))
-            part.events.clear()
+    def _complete(self, slots: Iterable[_Slot]) -> None:
+        for slot in slots:
+            slot.text = self._buffer.put(_text(slot.paragraphs()))
+            slot.events.clear()
 
     def _note(self, event: Event) -> Iterator[str]:
         if event.type == EVENTS_LOST:
@@ -200,11 +200,11 @@ class TranscriptPage:
         """Write from the beginning on, up to a call or a section that goes on."""
         while self._sections:
             number, section = next(iter(self._sections.items()))
-            while section.parts:
-                if (text := section.parts[0].text) is None:
+            while section.slots:
+                if (text := section.slots[0].text) is None:
                     return
-                section.parts.popleft()
-                self._write_text(section, self._shelf.take(text))
+                section.slots.popleft()
+                self._write_text(section, self._buffer.take(text))
             if not section.is_complete:
                 return
             del self._sections[number]
@@ -220,26 +220,26 @@ class TranscriptPage:
         self._write(text)
 
 
-class _Shelf:
+class _TextBuffer:
     """Texts that wait: in memory, and on the disk when they are many."""
 
     def __init__(self) -> None:
-        self._held = 0
+        self._in_memory = 0
         """Characters in memory."""
         self._file: IO[bytes] | None = None
 
-    def put(self, text: str) -> str | _PutAside:
-        if self._held + len(text) <= _MOST_WAITING:
-            self._held += len(text)
+    def put(self, text: str) -> str | _SpilledText:
+        if self._in_memory + len(text) <= _MOST_WAITING:
+            self._in_memory += len(text)
             return text
         if self._file is None:
             self._file = TemporaryFile()  # noqa: SIM115  # closed with the page
         begin = self._file.seek(0, os.SEEK_END)
-        return _PutAside(begin, self._file.write(text.encode("utf-8", "surrogatepass")))
+        return _SpilledText(begin, self._file.write(text.encode("utf-8", "surrogatepass")))
 
-    def take(self, text: str | _PutAside) -> str:
+    def take(self, text: str | _SpilledText) -> str:
         if isinstance(text, str):
-            self._held -= len(text)
+            self._in_memory -= len(text)
             return text
         assert self._file is not None
         self._file.seek(text.begin)
