@@ -40,7 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = None if options.no_instance else _call_instance(options)
         if code is None:
             options.no_instance = True
-            return _full(given, options)
+            from callgate.cli.deferred_modules import deferred_modules  # lazy: not with an instance  # noqa: PLC0415
+
+            with deferred_modules():
+                return _full(given, options)
         sys.stdout.flush()
         return code
     except BaseException as error:

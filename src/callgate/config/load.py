@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import tomllib
+import urllib.parse
 from collections.abc import Mapping
-from ipaddress import ip_network
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -151,7 +151,7 @@ def _check_web(table: WebTable, file: _File) -> None:
         for text in entries:
             try:
                 if key == "allow" and "/" in text:
-                    ip_network(text)
+                    ipaddress.ip_network(text)
                 else:
                     allowed_hosts.parse(text)
             except ValueError as error:
@@ -162,7 +162,7 @@ def _check_web(table: WebTable, file: _File) -> None:
 
 def _check_address(text: str, file: _File, at: Path) -> None:
     try:
-        url = urlsplit(text)
+        url = urllib.parse.urlsplit(text)
         is_one = url.scheme in ("http", "https") and url.hostname and "@" not in url.netloc
     except ValueError:
         is_one = False

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 from collections.abc import Callable, Iterator
 from time import time_ns
 
@@ -47,7 +46,7 @@ def _ulids() -> Iterator[str]:
                 _forks.clear()
                 count = 0
             if count == 0:  # a new salt, so that the counter may begin anew
-                salt, latest = _encode(secrets.randbits(50)), latest + 1
+                salt, latest = _encode(int.from_bytes(os.urandom(7))), latest + 1
             high = _TWO_CHARACTERS[count >> 20] + _TWO_CHARACTERS[(count >> 10) & 1023]
             prefix = _encode(latest) + salt + high
         yield prefix + _TWO_CHARACTERS[count & 1023]

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from callgate.core.calls import ToolCall
 from callgate.core.directories import make_private_directory
@@ -23,8 +23,9 @@ from callgate.dispatch.tools.registry import Registered
 from callgate.policy.decide import Rulebook, applies, lifts_protection
 from callgate.policy.rules import Outcome, Rule, is_within
 from callgate.workspace.files import Guard, WorkspaceFileAPI
-from callgate.workspace.undo.history import CallHistory, History
-from callgate.workspace.undo.records import Origin
+
+if TYPE_CHECKING:  # loaded with the first call that may change a file
+    from callgate.workspace.undo.history import CallHistory, History
 
 Policies = Callable[[str], Rulebook]
 Report = Callable[[str, Mapping[str, Any]], None]
@@ -42,11 +43,12 @@ class CallFiles:
         policies: Policies,
         home: str | None = None,
         *,
-        history: History | None = None,
+        history: Callable[[], History] | None = None,
         synced: bool = True,
     ) -> None:
         """`home` is where settings, answers and the record lie: no tool writes there. `history`
-        keeps what calls change, so that it can be undone. `synced`: changes outlive a power cut."""
+        opens what keeps the changes of calls, so that they can be undone. `synced`: changes
+        outlive a power cut."""
         self._policies = policies
         self._synced = synced
         self._history = history
@@ -74,9 +76,13 @@ class CallFiles:
         return files.guarded(guard, self._changes(call, subject))
 
     def _changes(self, call: ToolCall, subject: Subject) -> CallHistory | None:
-        if self._history is None:
+        if (
+            self._history is None or not subject.tool.has_effects
+        ):  # whose guard lets it change nothing
             return None
-        return self._history.of(
+        from callgate.workspace.undo.records import Origin  # lazy: see above  # noqa: PLC0415
+
+        return self._history().of(
             Origin(
                 session=call.session.id,
                 turn=call.turn_id,

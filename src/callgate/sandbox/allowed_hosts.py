@@ -13,9 +13,10 @@ are not looked up here.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterable
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from functools import cache
 
 import msgspec
 
@@ -29,50 +30,40 @@ _AMBIGUOUS = frozenset("\u00df\u1e9e\u03c2\u200c\u200d")
 """Letters for which the two standards of international names give different names."""
 _PRIVATE = "private:"
 
-_NAT64 = ip_network("64:ff9b::/96")
-_GLOBAL_V6 = ip_network("2000::/3")
-_NEVER = tuple(
-    map(
-        ip_network,
-        (
-            "0.0.0.0/8",
-            "10.0.0.0/8",
-            "100.64.0.0/10",
-            "127.0.0.0/8",
-            "169.254.0.0/16",
-            "172.16.0.0/12",
-            "192.0.0.0/24",
-            "192.0.2.0/24",
-            "192.88.99.0/24",
-            "192.168.0.0/16",
-            "198.18.0.0/15",
-            "198.51.100.0/24",
-            "203.0.113.0/24",
-            "224.0.0.0/3",
-            "2001::/23",
-            "2001:db8::/32",
-            "3fff::/20",
-            "168.63.129.16/32",
-        ),
-    )  # the last: a cloud's own door to a machine
-)
+_NAT64 = ("64:ff9b::/96",)
+_GLOBAL_V6 = ("2000::/3",)
+_NEVER = (
+    "0.0.0.0/8",
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "172.16.0.0/12",
+    "192.0.0.0/24",
+    "192.0.2.0/24",
+    "192.88.99.0/24",
+    "192.168.0.0/16",
+    "198.18.0.0/15",
+    "198.51.100.0/24",
+    "203.0.113.0/24",
+    "224.0.0.0/3",
+    "2001::/23",
+    "2001:db8::/32",
+    "3fff::/20",
+    "168.63.129.16/32",
+)  # the last: a cloud's own door to a machine
 """Reserved by the registries of special addresses. `is_global` of the standard library follows them
 differently from one release of Python to the next, so the list is our own."""
-_INSIDE = tuple(
-    map(
-        ip_network,
-        (
-            "10.0.0.0/8",
-            "172.16.0.0/12",
-            "192.168.0.0/16",
-            "100.64.0.0/10",
-            "127.0.0.0/8",
-            "::1/128",
-            "fc00::/7",
-        ),
-    )
+_INSIDE = (
+    "10.0.0.0/8",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+    "100.64.0.0/10",
+    "127.0.0.0/8",
+    "::1/128",
+    "fc00::/7",
 )
-_METADATA = (ip_network("100.100.100.200/32"), ip_network("fd00:ec2::/32"))
+_METADATA = ("100.100.100.200/32", "fd00:ec2::/32")
 """Where clouds tell a machine its secrets. The usual one is link-local, and refused as such."""
 
 
@@ -141,7 +132,7 @@ def normal_host(text: str) -> str:
     if text.startswith("["):
         if "%" in text or not text.endswith("]"):
             raise ValueError(f"{text!r} is not an address")
-        return _one_spelling(IPv6Address(text[1:-1]))
+        return _one_spelling(ipaddress.IPv6Address(text[1:-1]))
     if len(text) > _LONGEST_NAME + 1 or not _AMBIGUOUS.isdisjoint(text):
         raise ValueError(f"{text[:80]!r} is not a host name with one meaning; write it as xn--")
     try:
@@ -151,7 +142,7 @@ def normal_host(text: str) -> str:
     name = name.lower().removesuffix(".")
     labels = name.split(".")
     if _NUMBER.match(labels[-1]):
-        return str(IPv4Address(name))
+        return str(ipaddress.IPv4Address(name))
     if len(name) > _LONGEST_NAME or not all(map(_LABEL.match, labels)):
         raise ValueError(f"{text!r} is not a host name")
     return name
@@ -171,7 +162,7 @@ def common(first: Iterable[AllowedHost], second: Iterable[AllowedHost]) -> tuple
 
 def is_address(host: str) -> bool:
     try:
-        ip_address(host)
+        ipaddress.ip_address(host)
     except ValueError:
         return False
     return True
@@ -179,22 +170,36 @@ def is_address(host: str) -> bool:
 
 def is_public(address: str) -> bool:
     """Whether an address is one of the wide internet's, whatever it is wrapped in."""
-    number = ip_address(address)
-    if isinstance(number, IPv6Address):
+    number = ipaddress.ip_address(address)
+    if isinstance(number, ipaddress.IPv6Address):
         inner = _within(number)
         if inner is not None:
             return is_public(str(inner))
-        if number not in _GLOBAL_V6:
+        if not _is_in(number, _GLOBAL_V6):
             return False
-    return not any(number in network for network in _NEVER)
+    return not _is_in(number, _NEVER)
 
 
 def is_private(address: str) -> bool:
     """Whether an address belongs to this machine or a network around it, and to no cloud."""
-    number = ip_address(address)
-    if any(number in network for network in _METADATA):
+    number = ipaddress.ip_address(address)
+    if _is_in(number, _METADATA):
         return False
-    return any(number in network for network in _INSIDE)
+    return _is_in(number, _INSIDE)
+
+
+def _is_in(
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address, networks: tuple[str, ...]
+) -> bool:
+    return any(address in network for network in _read(networks))
+
+
+@cache
+def _read(
+    networks: tuple[str, ...],
+) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    """At the first question: few commands ask about an address."""
+    return tuple(map(ipaddress.ip_network, networks))
 
 
 def _overlap(one: AllowedHost, other: AllowedHost) -> AllowedHost | None:
@@ -211,12 +216,12 @@ def _overlap(one: AllowedHost, other: AllowedHost) -> AllowedHost | None:
     return AllowedHost(narrow.name, ports, narrow.below, one.private and other.private)
 
 
-def _within(address: IPv6Address) -> IPv4Address | None:
+def _within(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
     """The IPv4 address that an IPv6 one leads to."""
-    if address in _NAT64:
-        return IPv4Address(int(address) & 0xFFFFFFFF)
+    if _is_in(address, _NAT64):
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour
 
 
-def _one_spelling(address: IPv6Address) -> str:
+def _one_spelling(address: ipaddress.IPv6Address) -> str:
     return str(address.ipv4_mapped or address)

@@ -16,6 +16,14 @@ import msgspec
 from callgate.sandbox.allowed_hosts import AllowedHost
 
 
+class Profile(StrEnum):
+    """The jails that people speak of; `profiles` makes them."""
+
+    READ = "read"
+    WORKSPACE = "workspace"
+    OPEN = "open"
+
+
 class Network(StrEnum):
     NONE = "none"
     LOOPBACK = "loopback"

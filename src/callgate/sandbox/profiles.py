@@ -12,7 +12,6 @@ The last two can be `without_writes`, for hosts and servers whose calls may chan
 from __future__ import annotations
 
 import os
-from enum import StrEnum
 
 import msgspec
 
@@ -20,6 +19,7 @@ from callgate.core.sessions import Root
 from callgate.sandbox import sight
 from callgate.sandbox.allowed_hosts import AllowedHost
 from callgate.sandbox.jails import NO_LIMITS, Jail, Limits, Network, below_any, is_below
+from callgate.sandbox.jails import Profile as Profile
 
 SECRETS = (
     ".ssh",
@@ -223,12 +223,6 @@ _SYSTEM_SECRETS = (
 """Beside what the system itself keeps from other users."""
 
 _TMP = "/tmp"  # noqa: S108 compared with, not written to
-
-
-class Profile(StrEnum):
-    READ = "read"
-    WORKSPACE = "workspace"
-    OPEN = "open"
 
 
 class SandboxPaths(msgspec.Struct, frozen=True, kw_only=True):

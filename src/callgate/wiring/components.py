@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -37,14 +37,12 @@ from callgate.events.bus import Bus
 from callgate.events.log import SessionLog
 from callgate.sandbox import allowed_hosts, jails
 from callgate.sandbox.default_limits import default_limits
-from callgate.sandbox.jails import Network
-from callgate.sandbox.profiles import Profile
+from callgate.sandbox.jails import Network, Profile
 from callgate.sessions.recovery import Recovery
 from callgate.shipped import PACKS
 from callgate.tools.files import DeleteFile, ListDir, PatchFile, ReadFile, WriteFile
 from callgate.tools.search import FindFiles, SearchText
 from callgate.tools.shell import Shell
-from callgate.workspace.undo.history import History
 
 if TYPE_CHECKING:  # loaded with the first of their tools
     from callgate.agent.subagents import Subagents
@@ -55,6 +53,7 @@ if TYPE_CHECKING:  # loaded with the first of their tools
     from callgate.sources.packs.packs import Packs
     from callgate.sources.packs.values import Embedder
     from callgate.tools.tables import EmbeddingsTable
+    from callgate.workspace.undo.history import History
 
 _log = logging.getLogger("callgate")
 
@@ -83,7 +82,7 @@ def make_dispatcher(
 ) -> ToolDispatcher:
     limits = settings.limits
     synced = settings.durability.files == "synced"
-    history = History(os.path.join(home.path, "undo"), synced=synced)
+    history = cache(partial(_open_history, home, synced))
     files = CallFiles(policies, home.path, history=history, synced=synced)
     environments = Environments(
         delegate_terminal=settings.acp.delegate_terminal, leases=sandbox.leases
@@ -113,6 +112,12 @@ def make_dispatcher(
         sandbox=sandbox,
         environments=environments,
     )
+
+
+def _open_history(home: Home, synced: bool) -> History:
+    from callgate.workspace.undo.history import History  # lazy: once a call may change a file  # noqa: PLC0415
+
+    return History(os.path.join(home.path, "undo"), synced=synced)
 
 
 async def _preview(

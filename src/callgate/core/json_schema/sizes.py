@@ -10,9 +10,9 @@ them is refused.
 
 from __future__ import annotations
 
+import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 LARGEST = 100_000
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -134,7 +134,7 @@ class _Counting:
         for each in _REFERENCES:
             if type(node.get(each)) is str:
                 address, _, fragment = node[each].partition("#")
-                yield from self._meant(address, unquote(fragment))
+                yield from self._meant(address, urllib.parse.unquote(fragment))
 
     def _meant(self, address: str, fragment: str) -> Iterator[Any]:
         if fragment and not fragment.startswith("/"):
@@ -161,7 +161,7 @@ def _ends_alike(whole: Mapping[str, Any], address: str) -> bool:
 
 
 def _last(address: str) -> str:
-    steps = unquote(address.partition("#")[0]).split("/")
+    steps = urllib.parse.unquote(address.partition("#")[0]).split("/")
     return next((each for each in reversed(steps) if each not in ("", ".", "..")), "")
 
 

@@ -19,7 +19,6 @@ import functools
 import os
 import site
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,16 +33,15 @@ from callgate.core.sessions import Mode, Root, Session
 from callgate.core.version import PACKAGE_DIRECTORY
 from callgate.dispatch.raw_open import our_own
 from callgate.policy.path_rules import PathRule
-from callgate.sandbox import allowed_hosts, profiles, sight, tool_chains
+from callgate.sandbox import allowed_hosts
 from callgate.sandbox.allowed_hosts import AllowedHost
-from callgate.sandbox.jails import NO_LIMITS, Jail, Limits, Network
+from callgate.sandbox.jails import NO_LIMITS, Jail, Limits, Network, Profile
 from callgate.sandbox.leases import Leases
 from callgate.sandbox.plans import Backend, CannotGuarantee, choose
-from callgate.sandbox.profiles import Profile, SandboxPaths
-from callgate.workspace.protected_places import protected_places
 
 if TYPE_CHECKING:  # loaded with the first command
     from callgate.dispatch.commands.launchers import Launchers
+    from callgate.sandbox.profiles import SandboxPaths
 
 _FRESH_S = 60.0
 """How long we rely on where protected names and links are in a workspace."""
@@ -319,6 +317,8 @@ class Sandbox:
         return self.launchers.jailed(plan, self.backends, self.surroundings.callgate_home)
 
     def jail(self, enclosure: Enclosure, session: Session) -> Jail:
+        from callgate.sandbox import profiles  # lazy: many calls start no command  # noqa: PLC0415
+
         places = self._places(session, enclosure.program_roots)
         places = msgspec.structs.replace(
             places, revealed=enclosure.revealed, private=(*places.private, *enclosure.private)
@@ -337,6 +337,12 @@ class Sandbox:
         return profiles.without_writes(jail, places)
 
     def _places(self, session: Session, program_roots: tuple[str, ...]) -> SandboxPaths:
+        from callgate.sandbox import sight, tool_chains  # lazy: as above  # noqa: PLC0415
+        from callgate.sandbox.profiles import SandboxPaths  # lazy: as above  # noqa: PLC0415
+        from callgate.workspace.protected_places import (  # lazy: as above  # noqa: PLC0415
+            protected_places,
+        )
+
         surroundings = self.surroundings
         roots = session.extra_roots
         write_roots = (*(root.path for root in roots if root.writable), *surroundings.writable)
@@ -372,6 +378,8 @@ def _leases(surroundings: Surroundings) -> Leases | None:
 @functools.cache
 def _our_code() -> tuple[str, ...]:
     """Everything that the next start of callgate would run."""
+    import sysconfig  # lazy: as above  # noqa: PLC0415
+
     package = PACKAGE_DIRECTORY
     checkout = os.path.dirname(os.path.dirname(package))
     paths = {package, os.path.join(checkout, "packages"), site.getusersitepackages()}

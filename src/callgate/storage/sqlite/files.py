@@ -10,9 +10,9 @@ import os
 import random
 import stat
 import time
+import urllib.parse
 from collections.abc import Callable
 from typing import TypeVar
-from urllib.parse import quote
 
 import apsw
 import msgspec
@@ -168,7 +168,7 @@ def open_reader(location: Location) -> apsw.Connection:
     except TROUBLE:
         if _in_log(location):
             raise
-        as_it_stands = f"file:{quote(location.path)}?immutable=1"
+        as_it_stands = f"file:{urllib.parse.quote(location.path)}?immutable=1"
         db = _reader(location, as_it_stands, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
     if db.pragma("user_version") == 0:  # someone is about to make it
         db.close()
