@@ -22,6 +22,7 @@ STARTERS = {
     "callgate_catalogue/memory/command_line.py": "the user's own EDITOR, at their terminal",
     "instance/watchdog.py": "forks what watches our own loop: it runs no command",
     "cli/serving/detach.py": "callgate itself, into the background",
+    "cli/serving/on_demand.py": "callgate itself, as an instance in the background",
     "sandbox/backends/cgroups.py": "forks a keeper into its group",
     "host/scripts.py": "runs scripts inside a host's own jail",
     "host/zygote.py": "forks hosts, which are ours and run no command",

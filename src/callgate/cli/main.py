@@ -39,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _full(given)
         code = None if options.no_instance else _call_instance(options)
         if code is None:
+            options.found_none = not options.no_instance
             options.no_instance = True
             from callgate.cli.deferred_modules import deferred_modules  # lazy: not with an instance  # noqa: PLC0415
 

@@ -69,6 +69,11 @@ def seconds(text: str) -> float:
     return number
 
 
+def minutes(text: str) -> float:
+    return seconds(text)
+
+
+minutes.__name__ = "number of minutes"
 seconds.__name__ = "number of seconds"  # argparse puts it into words
 
 ARGS = Option("--args", metavar="JSON", help="arguments as JSON; - reads stdin")

@@ -135,6 +135,14 @@ class RetentionTable(_Table, frozen=True):
     """Beyond this size the sessions that were not used for the longest are deleted; 0: never."""
 
 
+class InstanceTable(_Table, frozen=True):
+    """`[instance]`: whether `callgate call` starts an instance."""
+
+    on_demand_minutes: Annotated[float, msgspec.Meta(ge=0, le=1440)] = 0
+    """A call that finds no instance starts one in the background, for those that follow; it ends
+    after so many minutes in which nobody used it. 0: none is started."""
+
+
 class ToolsTable(_Table, frozen=True):
     """`[tools]`: which tools there are."""
 
@@ -273,6 +281,7 @@ class Settings(_Table, frozen=True):
     audit: AuditTable = AuditTable()
     durability: DurabilityTable = DurabilityTable()
     retention: RetentionTable = RetentionTable()
+    instance: InstanceTable = InstanceTable()
     tools: ToolsTable = ToolsTable()
     sandbox: SandboxTable | Literal["off"] = SandboxTable()
     """`"off"`: commands run with nothing around them, and mode read has no shell."""

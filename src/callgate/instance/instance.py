@@ -25,8 +25,9 @@ from callgate.instance.http import open_http
 from callgate.instance.idle_pruning import IdlePruning
 from callgate.instance.listeners import Endpoints, listen_local
 from callgate.instance.log_file import LOG, rotate
-from callgate.instance.maintenance import Maintenance
+from callgate.instance.maintenance import LOOK_EVERY_S, Maintenance
 from callgate.instance.memory_release import Memory
+from callgate.instance.usage import Usage
 from callgate.policy.rules import is_within
 from callgate.surfaces.http.access import Access, reap_tokens
 from callgate.surfaces.http.lazy_server import LazyHttpServer
@@ -84,6 +85,25 @@ class Instance:
         await asyncio.wait({self._maintaining})
         return self._maintaining.result()
 
+    async def until_idle(self, limit_s: float) -> None:
+        """Wait until nobody has used it for so long, or it would have to start anew to read its
+        settings. From then on it takes no more peers; those who came just then are served."""
+        usage = Usage(limit_s)
+        unlisten = self.runtime.listen(usage.note)
+        while self._is_busy() or not (usage.is_over or self._wired.policies.restart_for):
+            if self._is_busy():
+                usage.note()
+            await asyncio.sleep(min(LOOK_EVERY_S, limit_s))
+        unlisten()
+        self._maintenance.stop_listening()
+        while True:  # one that was taken just now joins first
+            await asyncio.sleep(min(LOOK_EVERY_S, limit_s))
+            if not self._is_busy():
+                return
+
+    def _is_busy(self) -> bool:
+        return len(self._server) > 0 or bool(self.runtime.in_flight())
+
     def warm(self) -> None:
         """Have hosts in Python forked from a warm process, where there may be any."""
         self._wired.warm()
@@ -108,11 +128,12 @@ class Instance:
             self._http, self._access = self._open_http(unfinished)
             closing.push_async_callback(self._http.close)
             self._record = self._record._replace(http=self._http.url)
-        server = SocketServer(
+        self._server = server = SocketServer(
             self.runtime, self._directories.open_session, self._wired.hosting, unfinished
         )
         chores = [*self._process_chores(), self._wired.policies.refresh]
         maintenance = Maintenance(home, self._record, server, listener, chores)
+        self._maintenance = maintenance
         closing.callback(maintenance.close)  # before HTTP has drained
         closing.push_async_callback(server.close)
         server.start(listener)

@@ -39,6 +39,7 @@ class Maintenance:
         self._server = server
         self._chores = chores
         self._listener = listener
+        self._is_leaving = False
 
     async def run(self) -> str:
         """Look after it all until that is not possible; returns why not."""
@@ -47,7 +48,8 @@ class Maintenance:
             for chore in self._chores:
                 chore()
             try:
-                self._stay_known()
+                if not self._is_leaving:
+                    self._stay_known()
             except CannotListen as error:
                 return str(error)
             except OSError as error:
@@ -63,6 +65,12 @@ class Maintenance:
             self._server.start(self._listener)
             _log.error("%s was gone and has been made again", self._listener.path)
         publish(self._home, self._record, anew=False)
+
+    def stop_listening(self) -> None:
+        """Take no more peers; those who are there stay, and `callgate stop` still knows it."""
+        self._is_leaving = True
+        self._server.stop_accepting()
+        self._listener.close()
 
     def close(self) -> None:
         """Stop listening: at the socket that there was, or the one that was made again."""

@@ -46,7 +46,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def call(options: Namespace) -> int:
     if not options.words:
         raise CliError("which tool? callgate call NAME [key=value ...]", hint="See callgate tools.")
-    if not options.no_instance and (code := remote.call(options)) is not None:
+    looks = not options.no_instance
+    if looks and (code := remote.call(options)) is not None:
         return code
     refuse_within_a_call("callgate call")
     wired, session = open_runtime(options, audit=True, meant=options.words[0])
@@ -67,7 +68,20 @@ def call(options: Namespace) -> int:
         timeout_s=options.timeout,
     )
     session.title = clip(f"{tool_call.tool} {summarize(arguments)}", 80)
-    return run_call(wired, tool_call, tool, options, unreadable)
+    code = run_call(wired, tool_call, tool, options, unreadable)
+    if looks or getattr(options, "found_none", False):
+        _start_instance(wired, session.workspace, options)
+    return code
+
+
+def _start_instance(wired: Wired, workspace: str, options: Namespace) -> None:
+    """For the calls that follow, where the settings say so."""
+    minutes = wired.settings.instance.on_demand_minutes
+    if not minutes or options.debug or os.environ.get("CALLGATE_LOG"):  # which no instance serves
+        return
+    from callgate.cli.serving.on_demand import start_instance  # lazy: most homes start none  # noqa: PLC0415
+
+    start_instance(wired.home.path, workspace, minutes)
 
 
 def run_call(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from callgate.cli.families.command import WORKSPACE_AND_MODE, Command, Parser, add, bounds, takes
-from callgate.cli.options import ACP, JSON, MODE, Option
+from callgate.cli.options import ACP, JSON, MODE, Option, minutes
 
 HEADING = "serve editors and other programs"
 
@@ -28,6 +28,12 @@ def _serve(parser: Parser) -> None:
     http.add_argument("--no-http", action="store_true", help="the socket alone")
     parser.add_argument(
         "--http-allow-remote", action="store_true", help="--http may be seen by other machines"
+    )
+    parser.add_argument(
+        "--idle",
+        metavar="MINUTES",
+        type=minutes,
+        help="with --no-http: end after so long without a peer or a call",
     )
     parser.add_argument(
         "--dev", action="store_true", help="take over what changes in the plugins of hosts, unasked"

@@ -34,6 +34,8 @@ def serve(options: Namespace) -> int:
     refuse_within_a_call("callgate serve")
     roots = _roots(options)
     options.workspace = roots[0]
+    if options.idle is not None and not options.no_http:
+        raise CliError("--idle is for an instance without HTTP", hint="Add --no-http.")
     home = Home.from_environment()
     home.make()
     ready = detach(os.path.join(home.path, LOG)) if options.detach else None
@@ -51,7 +53,7 @@ def serve(options: Namespace) -> int:
         if not address.is_local:
             say(f"callgate: {address.written} is open to other machines, and nothing is encrypted")
     try:
-        ended = asyncio.run(_serve(instance, wired, ready, dev=options.dev))
+        ended = asyncio.run(_serve(instance, wired, ready, options))
     except CannotServe as error:
         raise CliError(
             str(error),
@@ -83,7 +85,7 @@ def _addresses(options: Namespace) -> Sequence[Address]:
 
 
 async def _serve(
-    instance: Instance, wired: Wired, ready: Callable[[], None] | None, *, dev: bool
+    instance: Instance, wired: Wired, ready: Callable[[], None] | None, options: Namespace
 ) -> str | None:
     """Serve until a signal comes; returns why it ended, if nobody asked for that."""
     stopped = asyncio.Event()
@@ -99,13 +101,18 @@ async def _serve(
         async with asyncio.TaskGroup() as tasks:
             failing = tasks.create_task(instance.wait())
             failing.add_done_callback(lambda _: stopped.set())
-            watching = tasks.create_task(_watch_plugins(wired)) if dev else None
+            others = [tasks.create_task(_watch_plugins(wired))] if options.dev else []
+            idling = None
+            if options.idle is not None:
+                idling = tasks.create_task(instance.until_idle(options.idle * 60))
+                idling.add_done_callback(lambda _: stopped.set())
+                others.append(idling)
             await stopped.wait()
             ended = failing.result() if failing.done() else None
-            say("callgate: stopping" + (f": {ended}" if ended else ""))
-            failing.cancel()
-            if watching is not None:
-                watching.cancel()
+            idle = "nobody uses it" if idling is not None and idling.done() else None
+            say("callgate: stopping" + (f": {why}" if (why := ended or idle) else ""))
+            for task in (failing, *others):
+                task.cancel()
     return ended
 
 
