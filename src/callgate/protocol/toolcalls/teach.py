@@ -6,8 +6,9 @@ windows: a line for each tool, and a reply either calls tools or speaks and ends
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from json import JSONEncoder
 from typing import Any
 
 from callgate.core.tools import ToolDefinition
@@ -83,7 +84,28 @@ def teach(
         speech: also `say`, for a user who can hear it.
         short: for a small model: see `document_schema`.
     """
-    some = list(tools)
+    return _teach(_Tools(tools), speech=speech, short=short)
+
+
+class _Tools:
+    """A key of the cache: a model is taught the same tools with each request."""
+
+    __slots__ = ("_hash", "definitions")
+
+    def __init__(self, definitions: Iterable[ToolDefinition]) -> None:
+        self.definitions = tuple(definitions)
+        self._hash = hash(tuple([tool.name for tool in self.definitions]))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Tools) and self.definitions == other.definitions
+
+
+@lru_cache(maxsize=16)
+def _teach(tools: _Tools, *, speech: bool, short: bool) -> str:
+    some = tools.definitions
     form = _SHORT_FORMAT if short else _FORMAT
     entry = _line if short else _entry
     entries = []
@@ -214,5 +236,4 @@ def _flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def _schema(schema: dict[str, Any]) -> str:
-    return json.dumps(schema, ensure_ascii=False, separators=(", ", ": "))
+_schema = JSONEncoder(ensure_ascii=False, separators=(", ", ": ")).encode
