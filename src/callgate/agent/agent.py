@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 from callgate.agent.context import Context
@@ -139,7 +140,8 @@ class Agent:
 
     async def _reread(self, session: Session) -> History:
         messages = await self._conversations.messages(session)
-        history = History(messages, lambda message: self._conversations.say(session, message))
+        say = partial(self._conversations.say, session, soon=True)
+        history = History(messages, say)
         self._histories[session.id] = history
         return history
 

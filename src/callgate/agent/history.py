@@ -23,10 +23,10 @@ class History:
         self.messages = list(messages)
         self._keep = keep
 
-    def add(self, message: Message) -> asyncio.Future[Any]:
-        """Go on with this message; done when it is on the disk."""
+    def add(self, message: Message) -> None:
+        """Go on with this message, which is on its way to the disk."""
         self.messages.append(message)
-        return self._keep(message)
+        self._keep(message)
 
     def arranged(self) -> list[Message]:
         """As a model may be shown it: see `arrange`."""

@@ -153,11 +153,12 @@ class SessionLog:
             self._write_all()  # the loop is busy: its timers may be late
 
     def commit(
-        self, session: Session, op: SessionOp[T], *, insist: bool = False
+        self, session: Session, op: SessionOp[T], *, insist: bool = False, soon: bool = False
     ) -> asyncio.Future[T]:
         """Write something down, after everything before it. Done when it is on the disk.
 
-        `insist`: where that fails for now, whoever waits is told, and it is tried again.
+        `insist`: where that fails for now, whoever waits is told, and it is tried again. `soon`:
+        nobody waits, so it may wait for company, as events do.
         """
         loop = asyncio.get_running_loop()
         if self._loop not in (None, loop):
@@ -168,9 +169,12 @@ class SessionLog:
         logged = self._sessions.get(session.id) or self._begin(session)
         logged.items.append(_Waited(op, future, insist))
         self._dirty[session.id] = logged
-        if self._timer is not None:
-            self._timer.cancel()
-        self._schedule(0.0)
+        if not soon:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._schedule(0.0)
+        elif self._timer is None:
+            self._schedule(DELAY_S)
         return future
 
     def commit_later(self, op: Op[Any], within_s: float) -> None:

@@ -119,14 +119,14 @@ class Conversations:
             session, UpdateSession(session=session.id, turn_id=None, at=time.time()), insist=True
         )
 
-    def say(self, session: Session, message: Message) -> asyncio.Future[Any]:
+    def say(self, session: Session, message: Message, *, soon: bool = False) -> asyncio.Future[Any]:
         """Add a message to the conversation. Done when it is on the disk: before anything that
-        is written later."""
+        is written later. `soon`: nobody waits for it."""
         stored = StoredMessage(
             id=ulid(), turn_id=session.turn_id, body=msgspec.to_builtins(message)
         )
         op = AppendMessages(session=session.id, messages=(stored,), at=time.time())
-        return self._log.commit(session, op)
+        return self._log.commit(session, op, soon=soon)
 
     async def messages(self, session: Session) -> list[Message]:
         """The whole conversation; empty before anything was said."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
+import msgspec
 import pytest
 
 from callgate import tool
@@ -117,3 +118,12 @@ async def test_the_second_example_runs_in_two_cycles_of_one_turn(tmp_path: Path)
     assert called.payload["tool_name"] == "gmail_list"
     first_mail = next(i for i, show in enumerate(bench.shows) if isinstance(show, Said))
     assert isinstance(bench.shows[first_mail], Said)
+
+
+def test_the_same_tools_are_taught_without_writing_them_again_and_others_anew() -> None:
+    definition = gmail_list.definition
+    lesson = teach([definition])
+    assert teach([definition]) is lesson
+    other = msgspec.structs.replace(definition, description="Something else.")
+    assert teach([other]) != lesson and "Something else." in teach([other])
+    assert teach([definition], short=True) != lesson and teach([definition], speech=False) != lesson

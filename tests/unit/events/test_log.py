@@ -90,6 +90,22 @@ async def test_what_is_said_and_what_is_waited_for_keep_their_order(desk: Desk) 
     assert await desk.types() == [SESSION_CREATED, *said]
 
 
+async def test_what_nobody_waits_for_waits_for_company_and_keeps_its_order(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DELAY_S", 1_000_000.0)
+    await desk.log.commit(desk.session, UpdateSession(session=desk.session.id, title="first", at=1.0))
+    alone = desk.log.commit(desk.session, UpdateSession(session=desk.session.id, title="second", at=2.0), soon=True)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not alone.done()
+    desk.log.append(desk.session, desk.event("third"))
+    waited = desk.log.commit(desk.session, UpdateSession(session=desk.session.id, title="fourth", at=3.0))
+    await waited
+    assert alone.done() and (await desk.store.get_session(desk.session.id)).title == "fourth"
+    assert await desk.types() == [SESSION_CREATED, "third"]
+
+
 async def test_events_get_there_by_themselves(desk: Desk) -> None:
     desk.log.append(desk.session, desk.event())
     with desk.store.wake() as hint:
