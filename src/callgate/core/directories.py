@@ -5,15 +5,19 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache, partial
+
+from callgate.core.disk.shared_syncs import share_sync
+from callgate.core.disk.threads import running
 
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 """macOS: its `fsync` leaves the data in the cache of the drive."""
 _UNABLE = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS})
 """The file system has no such operation: there is nothing to wait for."""
-_helpers = threading.Semaphore(4)
-"""Of `BackgroundSync`, in the whole process."""
+_FEW = 4
+"""Jobs of the disk's threads up to which each has helpers: no more than three."""
 
 
 def make_private_directory(path: str, *, synced: bool = False) -> None:
@@ -57,7 +61,11 @@ def sync_file(fd: int) -> None:
 
 
 def sync_directory(path: str) -> None:
-    """The same for the names in a directory."""
+    """The same for the names in a directory, together with others who wait for them."""
+    share_sync(path, partial(_sync_directory, path))
+
+
+def _sync_directory(path: str) -> None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:
@@ -71,24 +79,24 @@ def sync_directory(path: str) -> None:
 class BackgroundSync:
     """Work that waits for the disk, in a thread beside its caller, who must `wait` for its end.
 
-    If all helpers are busy it is done at once: where many calls write, the disk has work enough.
+    Where many calls write it is done at once: the disk has work enough, and threads are not free.
     """
 
-    __slots__ = ("_error", "_thread", "_work")
+    __slots__ = ("_ended", "_error", "_tickets", "_work")
 
     def __init__(self, work: Callable[[], object]) -> None:
         self._work = work
+        self._tickets = [None]
+        """Whoever takes the one that is there does the work."""
         self._error: Exception | None = None
-        self._thread: threading.Thread | None = None
-        if not _helpers.acquire(blocking=False):
+        self._ended: Future[None] | None = None
+        if running() <= _FEW:
+            try:
+                self._ended = _helpers().submit(self._run)
+            except RuntimeError:
+                pass  # the system has no thread to give
+        if self._ended is None:
             self._run()
-            return
-        thread = threading.Thread(target=self._run_and_release, name="callgate-sync")
-        try:
-            thread.start()
-            self._thread = thread
-        except RuntimeError:  # the system has no thread to give
-            self._run_and_release()
 
     def wait(self) -> None:
         """Return at the end of the work, or raise what it raised."""
@@ -98,15 +106,23 @@ class BackgroundSync:
 
     def end(self) -> None:
         """Only wait. Idempotent."""
-        if self._thread is not None:
-            self._thread.join()
+        if self._ended is not None:
+            self._ended.result()
 
     def _run(self) -> None:
+        try:
+            self._tickets.pop()
+        except IndexError:
+            return  # its caller did it
         try:
             self._work()
         except Exception as error:  # for whoever waits
             self._error = error
 
-    def _run_and_release(self) -> None:
-        self._run()
-        _helpers.release()
+
+@cache
+def _helpers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(3 * _FEW, "callgate-sync")
+
+
+os.register_at_fork(after_in_child=_helpers.cache_clear)  # a child has none of the threads

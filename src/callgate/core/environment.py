@@ -10,20 +10,15 @@ lends to a session; everything that it does not offer is done here.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 from callgate.core.commands import Launcher
+from callgate.core.disk.threads import submit
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-DISK_THREADS = 32
-"""Calls that wait for the disk at once; the threads are made when they are needed."""
 
 
 class WorkspaceFiles(Protocol):
@@ -142,24 +137,14 @@ async def off_loop(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T
     has begun is waited for, whatever happens: so a tool reports what it did although its call was
     stopped, and its caller is answered meanwhile.
     """
-    job = _disk_threads().submit(copy_context().run, partial(work, *args, **kwargs))
-    result = asyncio.wrap_future(job)
-    while True:
+    job = submit(partial(work, *args, **kwargs))
+    while not job.done:
         try:
-            return await asyncio.shield(result)
+            await job.wait()
         except asyncio.CancelledError:
             if job.cancel():
                 raise
-
-
-@cache
-def _disk_threads() -> ThreadPoolExecutor:
-    """A file system writes what is synced at the same time together: many threads that each sync
-    a file of their own are its group commit."""
-    return ThreadPoolExecutor(DISK_THREADS, "callgate-disk")
-
-
-os.register_at_fork(after_in_child=_disk_threads.cache_clear)  # a child has none of the threads
+    return job.result()
 
 
 def lines_from(text: str, line: int | None, limit: int | None) -> str:

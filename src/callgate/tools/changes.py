@@ -8,6 +8,7 @@ from typing import NamedTuple
 from callgate.core.content import LARGEST_DIFF, FileDiff
 from callgate.core.environment import Environment, WorkspaceFiles
 from callgate.core.errors import ToolError, ToolExecutionError
+from callgate.core.resolved_paths import ResolvedPath
 from callgate.workspace import refusals
 from callgate.workspace.excerpts import image_type
 from callgate.workspace.files import WorkspaceFileAPI
@@ -44,17 +45,30 @@ class Before(NamedTuple):
 
 async def before(environment: Environment, path: str) -> Before:
     """What a write to a path will replace."""
+    if environment.reads_disk:
+        return before_on_disk(environment, path)
     try:
-        if environment.reads_disk:
-            content = _head(environment.files, path, LARGEST_DIFF + 1)
-            if len(content) > LARGEST_DIFF:
-                return Before(True, known=False)
-            return Before(True, text_of(path, content))
         return Before(True, await environment.read_text(path))
-    except ToolError as error:  # what cannot be read may still be replaced
-        if is_missing(environment, path, error):
-            return Before(False)
-        return Before(environment.files.exists(path), known=False)
+    except ToolError as error:
+        return _unread(environment, path, error)
+
+
+def before_on_disk(environment: Environment, path: str) -> Before:
+    """The same where it is read from the disk."""
+    try:
+        content = _head(environment.files, path, LARGEST_DIFF + 1)
+        if len(content) > LARGEST_DIFF:
+            return Before(True, known=False)
+        return Before(True, text_of(path, content))
+    except ToolError as error:
+        return _unread(environment, path, error)
+
+
+def _unread(environment: Environment, path: str, error: ToolError) -> Before:
+    """What cannot be read may still be replaced."""
+    if is_missing(environment, path, error):
+        return Before(False)
+    return Before(environment.files.exists(path), known=False)
 
 
 def is_missing(environment: Environment, path: str, error: ToolError) -> bool:
@@ -64,13 +78,28 @@ def is_missing(environment: Environment, path: str, error: ToolError) -> bool:
     return error.reason == MISSING or (failed and not environment.files.exists(path))
 
 
+class Place(NamedTuple):
+    """How a place is named."""
+
+    called: str
+    """From the workspace, or absolute where it lies in another root."""
+    absolute: str
+
+
+def place_of(files: WorkspaceFiles, path: str) -> Place:
+    """Where a path leads."""
+    if isinstance(files, WorkspaceFileAPI):
+        return place_at(files, files.locate(path))
+    return Place(path, os.path.abspath(os.path.join(files.workspace_root, path)))
+
+
+def place_at(files: WorkspaceFileAPI, resolved: ResolvedPath) -> Place:
+    return Place(files.called(resolved), files.absolute(resolved))
+
+
 def diffs(files: WorkspaceFiles, path: str, old: str | None, new: str) -> tuple[FileDiff, ...]:
     """The change of one file, if it can be shown; `old` None: there was none."""
-    if isinstance(files, WorkspaceFileAPI):
-        absolute = files.absolute(files.locate(path))
-    else:
-        absolute = os.path.abspath(os.path.join(files.workspace_root, path))
-    return FileDiff.of(absolute, old, new)
+    return FileDiff.of(place_of(files, path).absolute, old, new)
 
 
 def text_of(path: str, content: bytes) -> str:

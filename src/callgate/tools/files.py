@@ -12,12 +12,23 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from callgate.core.content import ContentBlock, ImageBlock, ImageSource, TextBlock
+from callgate.core.content import ContentBlock, FileDiff, ImageBlock, ImageSource, TextBlock
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.environment import Environment, WorkspaceFiles, off_loop
 from callgate.core.errors import ToolCancelled, ToolError
 from callgate.core.tools import Preview, ToolContext, ToolDefinition, ToolOutput
-from callgate.tools.changes import before, diffs, is_image_on_disk, is_missing, text_of
+from callgate.tools.changes import (
+    Before,
+    Place,
+    before,
+    before_on_disk,
+    diffs,
+    is_image_on_disk,
+    is_missing,
+    place_at,
+    place_of,
+    text_of,
+)
 from callgate.tools.search import Aside
 from callgate.workspace import refusals
 from callgate.workspace.edits import diff, replace_once
@@ -159,16 +170,11 @@ class WriteFile:
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
         _check(context)
         path, content, environment = input["path"], input["content"], context.environment
+        if environment.reads_disk and environment.writes_disk:
+            return await off_loop(_write_on_disk, environment, path, content)
         found = await before(environment, path)
         remark = await environment.write_text(path, content)
-        size = len(content.encode())
-        done = "Replaced" if found.existed else "Created"
-        return ToolOutput(
-            content=_content(f"{done} {shown(path)} ({size:,} bytes)", remark),
-            files_modified=[_called(environment.files, path)],
-            metadata={"created": not found.existed, "bytes": size},
-            diffs=diffs(environment.files, path, found.text, content) if found.known else (),
-        )
+        return _written(place_of(environment.files, path), path, content, found, remark)
 
     async def cancel(self) -> bool:
         return False
@@ -219,10 +225,11 @@ class PatchFile:
         done = await environment.edit_text(
             path, lambda text: replace_once(text, input["old"], input["new"])
         )
+        place = place_of(environment.files, path)
         return ToolOutput(
             content=_content(f"Patched {shown(path)}", done.remark),
-            files_modified=[_called(environment.files, path)],
-            diffs=diffs(environment.files, path, done.old, done.new),
+            files_modified=[place.called],
+            diffs=FileDiff.of(place.absolute, done.old, done.new),
         )
 
     async def cancel(self) -> bool:
@@ -293,7 +300,8 @@ class DeleteFile:
         _check(context)
         path, files = input["path"], context.workspace_files
         parent, _, name = path.rpartition("/")
-        deleted = _called(files, parent or ("/" if path.startswith("/") else "."), name)
+        directory = place_of(files, parent or ("/" if path.startswith("/") else ".")).called
+        deleted = name if directory == "." else f"{directory.rstrip('/')}/{name}"
         await off_loop(files.delete, path)
         return ToolOutput(content=[TextBlock(f"Deleted {shown(path)}")], files_modified=[deleted])
 
@@ -348,10 +356,25 @@ def _names(files: WorkspaceFiles, path: str) -> list[str]:
     return [entry.name + "/" * (entry.kind == "directory") for entry in entries]
 
 
-def _called(files: WorkspaceFiles, path: str, name: str | None = None) -> str:
-    """How to name what a path leads to, or a name in it, from the workspace."""
+def _write_on_disk(environment: Environment, path: str, content: str) -> ToolOutput:
+    files = environment.files
+    found = before_on_disk(environment, path)
     if isinstance(files, WorkspaceFileAPI):
-        path = files.called(files.locate(path))
-    if name is None:
-        return path
-    return name if path == "." else f"{path.rstrip('/')}/{name}"
+        place = place_at(files, files.put(path, content))
+    else:
+        files.write(path, content)
+        place = place_of(files, path)
+    return _written(place, path, content, found, None)
+
+
+def _written(
+    place: Place, path: str, content: str, found: Before, remark: str | None
+) -> ToolOutput:
+    size = len(content.encode())
+    done = "Replaced" if found.existed else "Created"
+    return ToolOutput(
+        content=_content(f"{done} {shown(path)} ({size:,} bytes)", remark),
+        files_modified=[place.called],
+        metadata={"created": not found.existed, "bytes": size},
+        diffs=FileDiff.of(place.absolute, found.text, content) if found.known else (),
+    )

@@ -162,6 +162,12 @@ class WorkspaceFileAPI:
         with self.wall.spot(path) as spot:
             self.replace(spot, path, content)
 
+    def put(self, path: str, content: str) -> ResolvedPath:
+        """Write a text; where it is now."""
+        with self.wall.spot(path) as spot:
+            real = self.replace(spot, path, _encoded(content))
+        return self.resolved(real)
+
     def append(self, path: str, content: str) -> None:
         added = _encoded(content)
         with self._rewriting(path) as spot:
@@ -269,13 +275,14 @@ class WorkspaceFileAPI:
         content: bytes,
         read: os.stat_result | None = None,
         mode: int | None = None,
-    ) -> None:
-        """Put content where a spot stands; `read` is what the content was made from."""
+    ) -> str:
+        """Put content where a spot stands; `read` is what the content was made from. Its real
+        path."""
         self._check(spot, path)
         opener, (*parents, name) = self.wall.opener, spot.rest
         like = read or spot.status
         with refusals.answering(path):
-            note = self.judge_change(spot, path)
+            real, note = self.judge_change(spot, path)
             with made_directories(opener, spot.fd, parents, note, synced=self.synced) as fd:
                 try:
                     replace(
@@ -291,10 +298,11 @@ class WorkspaceFileAPI:
                     )
                 except Changed:
                     raise refusals.changed(path) from None
+        return real
 
     def remove(self, spot: Spot, path: str, read: os.stat_result | None = None) -> None:
         """Remove the file or the link that a spot stands for; `read` is what it must be."""
-        note, name = self.judge_change(spot, path), spot.rest[0]
+        (_, note), name = self.judge_change(spot, path), spot.rest[0]
 
         def unlink() -> None:
             os.unlink(name, dir_fd=spot.fd)
@@ -306,11 +314,12 @@ class WorkspaceFileAPI:
         if self.synced:
             sync_names(self.wall.opener, spot.fd)
 
-    def judge_change(self, spot: Spot, path: str) -> Noting | None:
-        """Ask the guard about changing what a spot stands for; returns who is to be told."""
+    def judge_change(self, spot: Spot, path: str) -> tuple[str, Noting | None]:
+        """Ask the guard about changing what a spot stands for; its real path and who is to be
+        told."""
         real = self.wall.real(spot, path)
         self.judge(real, "write", spot.root, path)
-        return None if self._changes is None else Noting(self._changes, real)
+        return real, None if self._changes is None else Noting(self._changes, real)
 
 
 def _content(fd: int, path: str) -> bytes:

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from callgate.core.directories import BackgroundSync, sync_file
+from callgate.core.disk.shared_syncs import share_sync
 from callgate.workspace.noting import (
     DIRECTORY_MADE,
     Changed,
@@ -97,7 +98,12 @@ def _syncing(fd: int, *, synced: bool) -> Iterator[Callable[[], None]]:
 
 
 def sync_names(opener: Opener, dir_fd: int) -> None:
-    """Wait until the names in a directory would outlive a power cut."""
+    """Wait until the names in a directory would outlive a power cut, together with others."""
+    status = os.fstat(dir_fd)
+    share_sync((status.st_dev, status.st_ino), partial(_sync_names, opener, dir_fd))
+
+
+def _sync_names(opener: Opener, dir_fd: int) -> None:
     try:
         fd = opener.step(dir_fd, b".", READ | os.O_DIRECTORY)
     except PermissionError:

@@ -119,7 +119,7 @@ def _make(
     with files.wall.spot_of(real) as spot, refusals.answering(path):
         if spot.status is not None or not spot.rest:
             raise refusals.changed(path)
-        note = files.judge_change(spot, path)
+        _, note = files.judge_change(spot, path)
         *parents, name = spot.rest
         with made_directories(opener, spot.fd, parents, note, synced=files.synced) as fd:
             _change(
@@ -148,7 +148,7 @@ def remove_directory(files: WorkspaceFileAPI, real: str) -> bool:
         if not _is_empty(files, spot, name):
             return False
         with files.wall.spot_of(real) as inner:
-            note = files.judge_change(inner, path)
+            _, note = files.judge_change(inner, path)
 
         def rmdir() -> None:
             os.rmdir(name, dir_fd=spot.fd)

@@ -1,0 +1,149 @@
+"""Threads that wait for the disk in place of the event loop.
+
+    submit -> [thread] begins -> ends -> [what has ended] --one wake-up for many--> the event loop
+           -> or is cancelled first: then nothing is done
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+T = TypeVar("T")
+
+DISK_THREADS = 32
+"""Jobs that wait for the disk at once; the threads are made when they are needed. A file system
+writes what is synced at the same time together: many threads that each sync a file of their own
+are its group commit."""
+
+
+class DiskJob(Generic[T]):
+    """Work for one of the threads, and whoever waits for it in an event loop."""
+
+    __slots__ = ("_context", "_endings", "_error", "_result", "_tickets", "_waiter", "_work", "done")
+
+    def __init__(self, work: Callable[[], T], endings: _Endings) -> None:
+        self._work = work
+        self._context = copy_context()
+        self._endings = endings
+        self._tickets = [None]
+        """Whoever takes the one that is there may begin the work, or cancel it."""
+        self._waiter: asyncio.Future[None] | None = None
+        self._result: T
+        self._error: BaseException | None = None
+        self.done = False
+
+    def cancel(self) -> bool:
+        """Keep the work from being begun; False if it was."""
+        return self._takes_ticket()
+
+    async def wait(self) -> None:
+        """Until it has ended. Whoever is cancelled meanwhile may wait again."""
+        if not self.done:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    def result(self) -> T:
+        """What it returned, or raise what it raised."""
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None  # it refers to this frame
+        return self._result
+
+    def run(self) -> None:
+        """In its thread."""
+        if not self._takes_ticket():
+            return
+        _threads.running.add(self)
+        try:
+            self._result = self._context.run(self._work)
+        except BaseException as error:  # for whoever waits
+            self._error = error
+        finally:
+            _threads.running.discard(self)
+        self._endings.add(self)
+
+    def end(self) -> None:
+        """In the event loop."""
+        self.done = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _takes_ticket(self) -> bool:
+        try:
+            self._tickets.pop()
+        except IndexError:
+            return False
+        return True
+
+
+class _Endings:
+    """Jobs of one event loop that have ended. A loop that is busy is woken once for many."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._jobs: deque[DiskJob[object]] = deque()
+        self._guard = threading.Lock()
+        self._is_called = False
+
+    def add(self, job: DiskJob[T]) -> None:
+        self._jobs.append(job)  # type: ignore[arg-type]
+        with self._guard:
+            if self._is_called:
+                return
+            self._is_called = True
+        try:
+            self._loop.call_soon_threadsafe(self._tell)
+        except RuntimeError:
+            pass  # the loop was closed: nobody waits
+
+    def _tell(self) -> None:
+        with self._guard:
+            self._is_called = False
+        while self._jobs:
+            self._jobs.popleft().end()
+
+
+class _Threads:
+    """Of this process: a forked child has none of them."""
+
+    def __init__(self) -> None:
+        self.pool = ThreadPoolExecutor(DISK_THREADS, "callgate-disk")
+        self.endings: WeakKeyDictionary[asyncio.AbstractEventLoop, _Endings] = WeakKeyDictionary()
+        self.running: set[DiskJob[object]] = set()
+
+
+_threads = _Threads()
+
+
+def submit(work: Callable[[], T]) -> DiskJob[T]:
+    """Have work done in a thread, with the context variables of the caller."""
+    loop = asyncio.get_running_loop()
+    endings = _threads.endings.get(loop)
+    if endings is None:
+        endings = _threads.endings[loop] = _Endings(loop)
+    job = DiskJob(work, endings)
+    _threads.pool.submit(job.run)
+    return job
+
+
+def running() -> int:
+    """How many jobs are under way."""
+    return len(_threads.running)
+
+
+def _begin_anew() -> None:
+    global _threads
+    _threads = _Threads()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
