@@ -6,14 +6,15 @@ holds for whatever link leads there.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from callgate.core.calls import ToolCall
-from callgate.core.directories import make_private_directory
+from callgate.core.directories import make_private_directory, sync_directory, sync_file
 from callgate.core.errors import ToolPermissionDenied, ToolValidationError, WorkspaceEscapeError
 from callgate.core.events import EFFECT_MISMATCH
 from callgate.core.resolved_paths import ResolvedPath
@@ -23,6 +24,7 @@ from callgate.dispatch.tools.registry import Registered
 from callgate.policy.decide import Rulebook, applies, lifts_protection
 from callgate.policy.rules import Outcome, Rule, is_within
 from callgate.workspace.files import Guard, WorkspaceFileAPI
+from callgate.workspace.paths import opening
 
 if TYPE_CHECKING:  # loaded with the first call that may change a file
     from callgate.workspace.undo.history import CallHistory, History
@@ -30,6 +32,8 @@ if TYPE_CHECKING:  # loaded with the first call that may change a file
 Policies = Callable[[str], Rulebook]
 Report = Callable[[str, Mapping[str, Any]], None]
 """Takes an event's type and payload."""
+
+_log = logging.getLogger("callgate.files")
 
 UNDECLARED = "effect_undeclared"
 """The reason where a tool that declares to change nothing tried to."""
@@ -161,6 +165,19 @@ class CallFiles:
         self._artifacts[call.session.id] = Root(directory)
         return os.path.join(directory, f"{call.id}-{name}")
 
+    def sync_artifacts(self, paths: Sequence[str]) -> None:
+        """Wait until the disk has these, as far as a tool made them. Idempotent."""
+        if not self._synced or self.artifacts is None:
+            return
+        home, session = os.path.dirname(self.artifacts), os.path.dirname(paths[0])
+        try:
+            for path in paths:
+                _sync_artifact(path)
+            for directory in (session, self.artifacts, home):
+                sync_directory(directory)
+        except OSError as error:  # its result tells the beginning
+            _log.error("what a call put aside is not on the disk: %s", error)
+
     def forget(self, session_id: str) -> None:
         self._artifacts.pop(session_id, None)
 
@@ -179,6 +196,18 @@ def _is_plain_name(name: str) -> bool:
         and 0 < len(name.encode("utf-8", "replace")) <= _LONGEST_NAME
         and _DEVICES.match(name) is None
     )
+
+
+def _sync_artifact(path: str) -> None:
+    with opening():
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return  # there was nothing to put aside after all
+    try:
+        sync_file(fd)
+    finally:
+        os.close(fd)
 
 
 def _undeclared(tool: Registered, path: str, report: Report) -> ToolPermissionDenied:

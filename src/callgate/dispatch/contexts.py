@@ -8,7 +8,7 @@ from typing import Any
 
 from callgate.core.calls import ToolCall
 from callgate.core.commands import Launcher
-from callgate.core.environment import Environment
+from callgate.core.environment import Environment, off_loop
 from callgate.core.sessions import Mode
 from callgate.core.tools import ToolContext, ToolOutput
 from callgate.dispatch.call_files import CallFiles, Report
@@ -22,6 +22,7 @@ class CallContext(ToolContext):
     """A `ToolContext` that looks things up when they are asked for: most tools ask for few."""
 
     __slots__ = (
+        "_artifacts",
         "_call",
         "_call_files",
         "_environments",
@@ -53,6 +54,8 @@ class CallContext(ToolContext):
         self._environments, self._running = environments, running
         self.diagnostics: dict[str, None] | None = None
         """What was noticed about the call while it ran."""
+        self._artifacts: list[str] | None = None
+        """Given to a tool with effects, which waits for the disk with all that it made."""
 
     @property
     def call(self) -> ToolCall:
@@ -85,7 +88,15 @@ class CallContext(ToolContext):
         return output
 
     def _artifact(self, name: str) -> str | None:
-        return self._call_files.artifact(self._call, name)
+        path = self._call_files.artifact(self._call, name)
+        if path is not None and self._subject.tool.has_effects:
+            self._artifacts = [*(self._artifacts or ()), path]
+        return path
+
+    async def artifacts_synced(self) -> None:
+        """Wait until what the tool put aside would outlive a power cut."""
+        if self._artifacts is not None:
+            await off_loop(self._call_files.sync_artifacts, self._artifacts)
 
     def _publish(self, event_type: str, payload: Mapping[str, Any]) -> None:
         try:

@@ -206,6 +206,8 @@ class ToolDispatcher:
             if running.slot is not None:
                 self._lanes.release(*running.slot)
         if journal.is_stored:
+            if isinstance(running.context, CallContext):
+                await running.context.artifacts_synced()
             await journal.settled()
         return result
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from callgate import Gate
+from callgate import Gate, ToolContext, ToolExecutionError, tool
 from callgate.audit.reading import newest_first
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.results import ToolResult
@@ -147,6 +147,53 @@ async def test_files_are_not_synced_where_the_settings_want_them_fast_but_the_li
         await ok(gate, "delete_file", path="new/a.txt")
     assert [each for each in disk.within("ws", "home/undo") if each[0] == "fsync"] == []
     assert disk.done.count(("fsync", "home/audit.jsonl")) == 3
+
+
+@tool(side_effects="write")
+async def put_aside(context: ToolContext, fail: bool = False) -> str:
+    """Put output aside that is too large to show."""
+    path = context.artifact("all.txt")
+    assert path is not None
+    Path(path).write_text("much")
+    if fail:
+        raise ToolExecutionError("not done")
+    return path
+
+
+@tool(side_effects="none")
+async def look_aside(context: ToolContext) -> str:
+    """The same without effects."""
+    path = context.artifact("all.txt")
+    assert path is not None
+    Path(path).write_text("much")
+    return path
+
+
+@pytest.mark.parametrize("fail", [False, True])
+async def test_output_that_a_call_with_effects_put_aside_is_synced_with_its_name_before_the_answer(
+    disk: DiskRecorder, home: Path, workspace: Path, fail: bool
+) -> None:
+    async with Gate(workspace, [put_aside], mode="write") as gate:
+        async with asyncio.timeout(60):
+            result = await gate.call("put_aside", {"fail": fail})
+        assert result.ok is not fail
+        (path,) = (home / "artifacts").glob("*/*")
+        aside = f"home/artifacts/{path.parent.name}"
+        synced = [path for name, path in disk.within("home/artifacts", "home") if name == "fsync"]
+        assert synced.index(f"{aside}/{path.name}") < synced.index(aside)
+        assert {"home/artifacts", "home"} <= set(synced)  # both are new
+
+
+async def test_output_put_aside_is_not_synced_without_effects_or_where_files_are_fast(
+    disk: DiskRecorder, home: Path, workspace: Path
+) -> None:
+    async with Gate(workspace, [look_aside], mode="write") as gate:
+        await ok(gate, "look_aside")
+    (home / "settings.toml").write_text('[durability]\nfiles = "fast"\n')
+    async with Gate(workspace, [put_aside], mode="write") as gate:
+        await ok(gate, "put_aside")
+    assert len(list((home / "artifacts").glob("*/*"))) == 2
+    assert [path for name, path in disk.within("home/artifacts") if name == "fsync"] == []
 
 
 class SlowDisk:
