@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 
 from callgate.core.disk.shared_syncs import share_sync
-from callgate.core.disk.threads import running
+from callgate.core.disk.threads import unfinished
 
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 """macOS: its `fsync` leaves the data in the cache of the drive."""
@@ -90,7 +90,7 @@ class BackgroundSync:
         """Whoever takes the one that is there does the work."""
         self._error: Exception | None = None
         self._ended: Future[None] | None = None
-        if running() <= _FEW:
+        if unfinished() <= _FEW:
             try:
                 self._ended = _helpers().submit(self._run)
             except RuntimeError:

@@ -350,7 +350,7 @@ class Journal(msgspec.Struct, eq=False):
         if self._end is None:
             return
         try:
-            await asyncio.shield(self._end)
+            await self._end
         except Exception as error:  # whatever is wrong with the store, the call has ended
             _log.error("the end of call %s is not on the disk: %s", self._call.id, error)
 

@@ -44,6 +44,10 @@ class Recorder(Protocol):
     def request_sync(self) -> Future[None]: ...
 
 
+_Written = tuple[tuple[str, ...], "asyncio.Future[None]"]
+"""The calls whose lines were written together, and whom to tell when they are synced."""
+
+
 class RecordWriter:
     """One per dispatcher, for the event loop of its log."""
 
@@ -51,14 +55,21 @@ class RecordWriter:
         self.audit = audit
         """Takes the lines of calls that the store does not know."""
         self._log = log
-        self._pending: set[asyncio.Future[None]] = set()
+        self._pending = 0
+        """Calls that wait for their commit or for their line."""
+        self._idle: asyncio.Future[None] | None = None
+        """For whoever waits until there are none."""
+        self._syncing: dict[Future[None], list[_Written]] = {}
+        """By the sync that covers their lines: one wake-up of the event loop for all of them."""
         self._unwritten: list[CallRecord] = []
 
     def finish(self, session: Session, end: FinishCall, record: CallRecord) -> asyncio.Future[None]:
-        """Commit the end of a call, then write its line. Done when both are, or cannot be."""
+        """Commit the end of a call, then write its line. Done when both are, or cannot be.
+
+        Whoever waits for it may be cancelled: both are done all the same.
+        """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._pending.add(done)
-        done.add_done_callback(self._pending.discard)
+        self._pending += 1
         op = replace(end, record=encode(record).decode())
         commit = self._log.commit(session, op, insist=True)
         commit.add_done_callback(partial(self._committed, record, done))
@@ -68,7 +79,8 @@ class RecordWriter:
         """Wait for the lines of calls that have ended."""
         await self._log.flush()
         if self._pending:
-            await asyncio.wait(set(self._pending))
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
 
     def _committed(
         self, record: CallRecord, done: asyncio.Future[None], commit: asyncio.Future[CallReceipt]
@@ -80,10 +92,15 @@ class RecordWriter:
         is_owed = (error is None and not commit.result().applied) or isinstance(error, StaleOwner)
         written = () if is_owed else self._append(record)
         if not written:
-            done.set_result(None)
+            self._settle(done)
             return
-        sync = asyncio.wrap_future(self.audit.request_sync())  # shared by many calls
-        sync.add_done_callback(partial(self._synced, written, done))
+        sync = self.audit.request_sync()
+        waiting = self._syncing.get(sync)
+        if waiting is None:
+            waiting = self._syncing[sync] = []
+            tell = asyncio.get_running_loop().call_soon_threadsafe
+            sync.add_done_callback(partial(tell, self._synced))
+        waiting.append((written, done))
 
     def _append(self, record: CallRecord) -> tuple[str, ...]:
         """Write what waits to be written; the calls whose lines are in the log now."""
@@ -98,15 +115,23 @@ class RecordWriter:
                 break
         return tuple(each.call_id for each in waiting)
 
-    def _synced(
-        self, calls: tuple[str, ...], done: asyncio.Future[None], sync: asyncio.Future[None]
-    ) -> None:
+    def _synced(self, sync: Future[None]) -> None:
         error = sync.exception()
-        if error is None:
-            self._log.commit_later(ClearOutbox(calls=calls), CLEAR_S)
-        else:  # the records stay in the outbox
-            _log.critical("the audit lines of %s are not on the disk: %s", ", ".join(calls), error)
-        done.set_result(None)
+        for calls, done in self._syncing.pop(sync):
+            if error is None:
+                self._log.commit_later(ClearOutbox(calls=calls), CLEAR_S)
+            else:  # the records stay in the outbox
+                names = ", ".join(calls)
+                _log.critical("the audit lines of %s are not on the disk: %s", names, error)
+            self._settle(done)
+
+    def _settle(self, done: asyncio.Future[None]) -> None:
+        self._pending -= 1
+        if not done.done():  # else whoever waited was cancelled
+            done.set_result(None)
+        if self._idle is not None and not self._pending:
+            self._idle.set_result(None)
+            self._idle = None
 
 
 def log_unwritten(record: CallRecord, failure: Exception) -> None:

@@ -357,14 +357,13 @@ def _names(files: WorkspaceFiles, path: str) -> list[str]:
 
 
 def _write_on_disk(environment: Environment, path: str, content: str) -> ToolOutput:
-    files = environment.files
-    found = before_on_disk(environment, path)
+    files, look = environment.files, partial(before_on_disk, environment, path)
     if isinstance(files, WorkspaceFileAPI):
-        place = place_at(files, files.put(path, content))
-    else:
-        files.write(path, content)
-        place = place_of(files, path)
-    return _written(place, path, content, found, None)
+        resolved, found = files.put(path, content, look)
+        return _written(place_at(files, resolved), path, content, found or Before(False), None)
+    found = look()
+    files.write(path, content)
+    return _written(place_of(files, path), path, content, found, None)
 
 
 def _written(

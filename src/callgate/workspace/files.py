@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -32,6 +32,7 @@ from callgate.workspace.roots import Directory
 from callgate.workspace.walk import Spot
 from callgate.workspace.wall import Wall
 
+T = TypeVar("T")
 Access = Literal["read", "write"]
 Guard = Callable[[str, Access], None]
 """Raises a `ToolPermissionDenied` to refuse. Given the real path of what is open, before
@@ -162,11 +163,12 @@ class WorkspaceFileAPI:
         with self.wall.spot(path) as spot:
             self.replace(spot, path, content)
 
-    def put(self, path: str, content: str) -> ResolvedPath:
-        """Write a text; where it is now."""
+    def put(self, path: str, content: str, look: Callable[[], T]) -> tuple[ResolvedPath, T | None]:
+        """Write a text: where it is now, and what `look` found, if there was something before."""
         with self.wall.spot(path) as spot:
+            found = None if spot.status is None else look()
             real = self.replace(spot, path, _encoded(content))
-        return self.resolved(real)
+        return self.resolved(real), found
 
     def append(self, path: str, content: str) -> None:
         added = _encoded(content)

@@ -8,6 +8,7 @@ systems do so: refusing a look-alike too many costs nothing.
 from __future__ import annotations
 
 import unicodedata
+from functools import lru_cache
 from itertools import pairwise
 
 _REPOSITORIES = {
@@ -116,6 +117,7 @@ _PATHS = frozenset(
 _SUFFIXES = (".code-workspace", ".sublime-project")
 
 
+@lru_cache(maxsize=1024)  # a call asks several times about the same path
 def is_protected(relative_path: str) -> bool:
     """Whether file tools write a path in a workspace by an explicit rule only."""
     return runs_here(relative_path) or is_pipeline(relative_path)

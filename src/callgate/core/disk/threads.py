@@ -1,19 +1,20 @@
 """Threads that wait for the disk in place of the event loop.
 
-    submit -> [thread] begins -> ends -> [what has ended] --one wake-up for many--> the event loop
-           -> or is cancelled first: then nothing is done
+submit -> [thread] begins -> ends -> [what has ended] --one wake-up for many--> the event loop
+       -> or is cancelled first: then nothing is done
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Generic, TypeVar
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
@@ -27,7 +28,16 @@ are its group commit."""
 class DiskJob(Generic[T]):
     """Work for one of the threads, and whoever waits for it in an event loop."""
 
-    __slots__ = ("_context", "_endings", "_error", "_result", "_tickets", "_waiter", "_work", "done")
+    __slots__ = (
+        "_context",
+        "_endings",
+        "_error",
+        "_result",
+        "_tickets",
+        "_waiter",
+        "_work",
+        "done",
+    )
 
     def __init__(self, work: Callable[[], T], endings: _Endings) -> None:
         self._work = work
@@ -63,13 +73,10 @@ class DiskJob(Generic[T]):
         """In its thread."""
         if not self._takes_ticket():
             return
-        _threads.running.add(self)
         try:
             self._result = self._context.run(self._work)
         except BaseException as error:  # for whoever waits
             self._error = error
-        finally:
-            _threads.running.discard(self)
         self._endings.add(self)
 
     def end(self) -> None:
@@ -91,12 +98,12 @@ class _Endings:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._jobs: deque[DiskJob[object]] = deque()
+        self._jobs: deque[DiskJob[Any]] = deque()
         self._guard = threading.Lock()
         self._is_called = False
 
     def add(self, job: DiskJob[T]) -> None:
-        self._jobs.append(job)  # type: ignore[arg-type]
+        self._jobs.append(job)
         with self._guard:
             if self._is_called:
                 return
@@ -117,9 +124,38 @@ class _Threads:
     """Of this process: a forked child has none of them."""
 
     def __init__(self) -> None:
-        self.pool = ThreadPoolExecutor(DISK_THREADS, "callgate-disk")
         self.endings: WeakKeyDictionary[asyncio.AbstractEventLoop, _Endings] = WeakKeyDictionary()
-        self.running: set[DiskJob[object]] = set()
+        self.unfinished: set[DiskJob[Any]] = set()
+        self._queue: SimpleQueue[DiskJob[Any] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, job: DiskJob[T]) -> None:
+        self.unfinished.add(job)
+        self._queue.put(job)
+        started = len(self._threads)
+        if started < len(self.unfinished) and started < DISK_THREADS:
+            name = f"callgate-disk_{started}"
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._threads.append(thread)
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no more threads to give
+                self._threads.remove(thread)
+                if not self._threads:
+                    raise
+
+    def _run(self) -> None:
+        while (job := self._queue.get()) is not None:
+            job.run()
+            self.unfinished.discard(job)
+            del job
+
+    def close(self) -> None:
+        """Finish what was submitted."""
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
 
 
 _threads = _Threads()
@@ -132,13 +168,20 @@ def submit(work: Callable[[], T]) -> DiskJob[T]:
     if endings is None:
         endings = _threads.endings[loop] = _Endings(loop)
     job = DiskJob(work, endings)
-    _threads.pool.submit(job.run)
+    _threads.submit(job)
     return job
 
 
-def running() -> int:
-    """How many jobs are under way."""
-    return len(_threads.running)
+def unfinished() -> int:
+    """How many jobs are under way or wait for a thread."""
+    return len(_threads.unfinished)
+
+
+def _close() -> None:
+    _threads.close()
+
+
+atexit.register(_close)  # whoever ends the process does not end a change half-way
 
 
 def _begin_anew() -> None:
