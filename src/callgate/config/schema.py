@@ -114,9 +114,10 @@ class DurabilityTable(_Table, frozen=True):
     """`[durability]`: what is waited for before a call is answered."""
 
     files: Literal["synced", "fast"] = "synced"
-    """`"synced"`: a file that a tool wrote, and what undo keeps of it, outlive a power cut once the
-    call is answered. `"fast"`: they outlive the end of callgate, and a power cut may lose or empty
-    what was written in the last half minute; audit log and store are synced all the same."""
+    """`"synced"`: a file that a tool wrote, output of a call with effects that was too large to
+    show, and what undo keeps outlive a power cut once the call is answered. `"fast"`: they outlive
+    the end of callgate, and a power cut may lose or empty what was written in the last half
+    minute; audit log and store are synced all the same."""
 
 
 class RetentionTable(_Table, frozen=True):

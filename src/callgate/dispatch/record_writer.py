@@ -98,8 +98,7 @@ class RecordWriter:
         waiting = self._syncing.get(sync)
         if waiting is None:
             waiting = self._syncing[sync] = []
-            tell = asyncio.get_running_loop().call_soon_threadsafe
-            sync.add_done_callback(partial(tell, self._synced))
+            sync.add_done_callback(partial(self._wake, asyncio.get_running_loop()))
         waiting.append((written, done))
 
     def _append(self, record: CallRecord) -> tuple[str, ...]:
@@ -114,6 +113,13 @@ class RecordWriter:
                 waiting = waiting[:number]
                 break
         return tuple(each.call_id for each in waiting)
+
+    def _wake(self, loop: asyncio.AbstractEventLoop, sync: Future[None]) -> None:
+        """In the thread of the sync."""
+        try:
+            loop.call_soon_threadsafe(self._synced, sync)
+        except RuntimeError:
+            pass  # the loop was closed: nobody waits
 
     def _synced(self, sync: Future[None]) -> None:
         error = sync.exception()

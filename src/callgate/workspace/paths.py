@@ -29,7 +29,7 @@ def within_wall() -> bool:
     return _inside.depth > 0
 
 
-class opening:  # noqa: N801  # reads like a function; a generator would cost five times as much
+class opening:  # reads like a function; a generator would cost five times as much
     """Mark what is opened in the block as opened by the wall."""
 
     __slots__ = ()

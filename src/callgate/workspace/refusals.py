@@ -110,7 +110,7 @@ def of(error: OSError, path: str) -> ToolError:
     )
 
 
-class answering:  # noqa: N801  # reads like a function; a generator would cost five times as much
+class answering:  # reads like a function; a generator would cost five times as much
     """Turn what the system says inside the block into the wall's answer."""
 
     __slots__ = ("_path",)

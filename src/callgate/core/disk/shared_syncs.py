@@ -10,6 +10,7 @@ callers in an event loop.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Hashable
@@ -42,8 +43,8 @@ class SharedSyncs:
             del self._next[key]  # from here on it may miss what others do
         try:
             sync()
-        except OSError as error:
-            mine.error = error
+        except BaseException as error:
+            mine.error = error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
             raise
         finally:
             with self._guard:
