@@ -57,6 +57,8 @@ _NAME_ENDS = (
 )
 """In lower case: the name of a secret ends, or goes on with its form."""
 _CAMEL_PIN = "[a-z]P(?:in|IN)"
+_NO_NAME = "(?:^|[^a-z0-9_-])"
+_PROGRAM_OPTION = r"-(?:h?p|w|[akxctsb][ \t\"'=,\\]|hmac|-creds|-src-c|-dest-c)"
 _CERTAIN_FORMS = [
     *literally(_WORDS),
     f"(?:^|[^a-z])pin{_NAME_ENDS}",
@@ -73,12 +75,14 @@ _CERTAIN_FORMS = [
     "(?:echo|printf)[ \t][^\n]*\\|",
     "\\|[^\n]*(?:cryptsetup|kinit|vault)",
     f"[/\"'](?:{'|'.join(LISTED)})[\"']",
+    f"{_NO_NAME}-(?:u|a[ \t]|b[^\r\n]*=)",
+    "-u[ \t]|--(?:proxy-|http-)?user|--encrypt",
 ]
 _CERTAIN = Scan(_CERTAIN_FORMS)
 """In a text in lower case."""
 _POSSIBLE_FORMS = [
     *_CERTAIN_FORMS,
-    "(?:^|[^a-z0-9_-])-[a-z-]",
+    f"{_NO_NAME}{_PROGRAM_OPTION}",
     f"[{_RUN_CHARACTERS}]{{16}}",
     _HIDDEN_OR_WIDE,
     *literally([ESCAPE]),
@@ -108,15 +112,11 @@ def is_likely(text: str) -> bool:
     )
 
 
-_OPTION = re.compile(
-    r"-(?<![^\s\"',]-)(?:h?p|[wakxctsb][ \t\"'=,\\]|hmac|-creds|-src-c|-dest-c|-cookie|b[\w.$-])"
-)
+_OPTION = re.compile(rf"(?<![^\s\"',]){_PROGRAM_OPTION}")
 
 
 def _has_option(low: str) -> bool:
     """Whether there is an option with which some programs take a secret, and such a program."""
-    if "-u" in low or "-a " in low or "-a\t" in low or "--encrypt" in low:
-        return True
     return _OPTION.search(low) is not None and not NAMES.isdisjoint(command_words(low))
 
 

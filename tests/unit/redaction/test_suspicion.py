@@ -53,6 +53,7 @@ def test_every_known_secret_passes_the_scan_in_any_case(case: str) -> None:
         "--user alice:hunter2 curl",
         "mysql \\\n-phunter2",
         "mysql\t-phunter2",
+        "ldapsearch -whunter2",
         "sqlplus scott/hunter2",
         "kubectl create --from-literal=a=hunter2",
         "sig=x9Qe2kT0vB7m",
