@@ -74,3 +74,16 @@ def test_a_contestant_that_gives_a_wrong_value_is_not_measured():
     liar = Contestant("liar", "liar", f"{LIAR}:setup", "callgate")
     found = {case: type(hold([liar], case, TINY)["liar"]) for case in CASES}
     assert found == {"add": Measured, "order": Failed}
+
+
+def test_the_stages_of_recording_a_call_are_measured_for_both_calls():
+    ended = subprocess.run(
+        [sys.executable, "benchmarks/records.py", "--calls", "5"], cwd=ROOT, capture_output=True, text=True, timeout=100
+    )
+    assert ended.returncode == 0, ended.stderr
+    *table, last = ended.stdout.splitlines()
+    found = json.loads(last)
+    assert list(found) == list(CASES)
+    for costs in found.values():
+        assert sum(title in line for title in costs for line in table) >= len(costs)
+        assert all(best <= median and calls > 0 for median, best, calls in costs.values())
