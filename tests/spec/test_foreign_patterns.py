@@ -26,7 +26,6 @@ LISTED = {
     "workspace/match_lines.py": "matches a model's pattern in a process that is ended when it takes too long",
     "redaction/assignments.py": "plain and rare characters of the module's own, put together",
     "redaction/command_lines.py": "the options and programs of the module's own tables",
-    "redaction/suspicion.py": "the options of a table of our own",
     "redaction/quotations.py": "the end of a quotation: a few characters as they stand",
     "redaction/vendors.py": "put together from the prefixes of the module's own table",
     "http_client/server_text.py": "a secret, as it stands",
