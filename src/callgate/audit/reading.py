@@ -17,7 +17,6 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from callgate.audit.backwards import chunks_backwards, end_before, first_line, read_lines
-from callgate.audit.indexes import find_blocks
 from callgate.audit.records import CallRecord, after_remains, encoded_text
 from callgate.audit.segments import all_segments, closed_segments
 
@@ -120,6 +119,8 @@ def _chunks(path: str, wanted: Filter, before: str | None) -> Iterator[bytes]:
 def _chunks_of(
     path: str, segment: str, file: BinaryIO, end: int, wanted: Filter
 ) -> Iterator[bytes]:
+    from callgate.audit.indexes import find_blocks  # lazy: for searches alone  # noqa: PLC0415
+
     blocks = None if segment == path else find_blocks(path, segment, file, wanted)
     if blocks is None:
         for _, chunk in chunks_backwards(file, end):
