@@ -5,19 +5,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache, partial
+from functools import partial
 
 from callgate.core.disk.shared_syncs import share_sync
-from callgate.core.disk.threads import unfinished
 
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 """macOS: its `fsync` leaves the data in the cache of the drive."""
 _UNABLE = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS})
 """The file system has no such operation: there is nothing to wait for."""
-_FEW = 4
-"""Jobs of the disk's threads up to which each has helpers: no more than three."""
 
 
 def make_private_directory(path: str, *, synced: bool = False) -> None:
@@ -74,55 +69,3 @@ def _sync_directory(path: str) -> None:
         sync_file(fd)
     finally:
         os.close(fd)
-
-
-class BackgroundSync:
-    """Work that waits for the disk, in a thread beside its caller, who must `wait` for its end.
-
-    Where many calls write it is done at once: the disk has work enough, and threads are not free.
-    """
-
-    __slots__ = ("_ended", "_error", "_tickets", "_work")
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        self._work = work
-        self._tickets = [None]
-        """Whoever takes the one that is there does the work."""
-        self._error: Exception | None = None
-        self._ended: Future[None] | None = None
-        if unfinished() <= _FEW:
-            try:
-                self._ended = _helpers().submit(self._run)
-            except RuntimeError:
-                pass  # the system has no thread to give
-        if self._ended is None:
-            self._run()
-
-    def wait(self) -> None:
-        """Return at the end of the work, or raise what it raised."""
-        self.end()
-        if self._error is not None:
-            raise self._error
-
-    def end(self) -> None:
-        """Only wait. Idempotent."""
-        if self._ended is not None:
-            self._ended.result()
-
-    def _run(self) -> None:
-        try:
-            self._tickets.pop()
-        except IndexError:
-            return  # its caller did it
-        try:
-            self._work()
-        except Exception as error:  # for whoever waits
-            self._error = error
-
-
-@cache
-def _helpers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(3 * _FEW, "callgate-sync")
-
-
-os.register_at_fork(after_in_child=_helpers.cache_clear)  # a child has none of the threads

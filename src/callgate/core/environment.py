@@ -15,7 +15,6 @@ from functools import partial
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 from callgate.core.commands import Launcher
-from callgate.core.disk.threads import submit
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -137,6 +136,8 @@ async def off_loop(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T
     has begun is waited for, whatever happens: so a tool reports what it did although its call was
     stopped, and its caller is answered meanwhile.
     """
+    from callgate.core.disk.threads import submit  # lazy: with the first write  # noqa: PLC0415
+
     job = submit(partial(work, *args, **kwargs))
     while not job.done:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from time import time_ns
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -17,10 +17,6 @@ _COUNTER_BITS = 30
 
 CALL_ID = re.compile(r"tu_[0-9A-HJKMNP-TV-Z]{26}\Z")
 EXTERNAL_ID = re.compile(r"[\x20-\x7e]{1,128}\Z")
-
-
-_forks: list[None] = []
-os.register_at_fork(after_in_child=lambda: _forks.append(None))
 
 
 def _encode(number: int) -> str:
@@ -39,12 +35,9 @@ def _ulids() -> Iterator[str]:
     latest, prefix, count = 0, "", 0
     while True:
         millisecond = time_ns() // 1_000_000
-        if millisecond > latest or not count & 1023 or _forks:
+        if millisecond > latest or not count & 1023:
             latest = max(millisecond, latest)
             count %= 1 << _COUNTER_BITS
-            if _forks:  # this is a child: another process goes on from here, too
-                _forks.clear()
-                count = 0
             if count == 0:  # a new salt, so that the counter may begin anew
                 salt, latest = _encode(int.from_bytes(os.urandom(7))), latest + 1
             high = _TWO_CHARACTERS[count >> 20] + _TWO_CHARACTERS[(count >> 10) & 1023]
@@ -53,12 +46,31 @@ def _ulids() -> Iterator[str]:
         count += 1
 
 
-_supply = _ulids()
+class _Source:
+    """The supply of this process; a forked child gets one of its own."""
 
-# A call has several ids: a function around the generator would cost as much again.
-ulid: Callable[[], str] = _supply.__next__
-"""A fresh ULID."""
-call_id: Callable[[], str] = map("tu_".__add__, _supply).__next__
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        self.next = _ulids().__next__
+
+
+_source = _Source()
+os.register_at_fork(after_in_child=_source.renew)
+
+
+def ulid() -> str:
+    """A fresh ULID. In any thread."""
+    while True:
+        try:
+            return _source.next()
+        except ValueError:  # another thread is just making one
+            continue
+
+
+def call_id() -> str:
+    return "tu_" + ulid()
 
 
 def session_id() -> str:

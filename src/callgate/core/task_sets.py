@@ -30,7 +30,7 @@ else:
         loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None
     ) -> asyncio.Task[Any] | None:
         """Make a task the current one, as Python 3.12 and later do: the one that was it."""
-        caller: asyncio.Task[Any] | None = _current_tasks.get(loop)
+        caller: asyncio.Task[Any] | None = _current_tasks[loop] if loop in _current_tasks else None  # noqa: SIM401  # no function call
         if task is None:
             del _current_tasks[loop]
         else:
@@ -111,10 +111,11 @@ class EagerTasks:
     other work. `asyncio.Task(..., eager_start=True)` of Python 3.12 and later makes one each time.
     """
 
-    __slots__ = ("_spare",)
+    __slots__ = ("_closed", "_spare")
 
     def __init__(self) -> None:
         self._spare: _SpareTask | None = None
+        self._closed = False
 
     def start(
         self, run: Callable[..., Coroutine[Any, Any, T]], *args: Any
@@ -132,9 +133,10 @@ class EagerTasks:
         try:
             waits_for = context.run(work.send, None)
         except StopIteration as finished:
-            if self._spare is not None:  # of other work that this started
-                self._spare.task.cancel()  # type: ignore[unreachable]
-            self._spare = spare
+            if self._spare is None and not self._closed:
+                self._spare = spare
+            else:  # there is that of other work which this started
+                spare.task.cancel()
             return Finished(finished.value)
         except BaseException:
             spare.task.cancel()
@@ -144,7 +146,8 @@ class EagerTasks:
         return spare.take_over(work, context, waits_for)
 
     async def close(self) -> None:
-        """End the task that waits for work. Idempotent; what is started later has another."""
+        """End the task that waits for work. Idempotent; what is started later has its own."""
+        self._closed = True
         spare, self._spare = self._spare, None
         if spare is not None and spare.loop is asyncio.get_running_loop():
             spare.task.cancel()

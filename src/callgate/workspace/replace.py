@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from callgate.core.directories import BackgroundSync, sync_file
+from callgate.core.directories import sync_file
+from callgate.core.disk.background import BackgroundSync
 from callgate.core.disk.shared_syncs import share_sync
 from callgate.workspace.noting import (
     DIRECTORY_MADE,

@@ -8,8 +8,8 @@ from contextvars import ContextVar
 
 import pytest
 
-from callgate.core.directories import BackgroundSync
 from callgate.core.disk import shared_syncs, threads
+from callgate.core.disk.background import BackgroundSync
 from callgate.core.disk.shared_syncs import SharedSyncs
 from callgate.core.environment import off_loop
 

@@ -141,6 +141,17 @@ async def test_work_that_cancels_its_own_task_harms_none_after_it(eager: EagerTa
         await cancelled
 
 
+async def test_no_task_is_left_once_it_was_closed() -> None:
+    eager, before = EagerTasks(), asyncio.all_tasks()
+    finished(eager.start(lambda _: at_once()))
+    await eager.close()
+    assert asyncio.all_tasks() == before
+    finished(eager.start(lambda _: at_once()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
+
+
 async def test_what_the_first_step_raises_is_its_starters(eager: EagerTasks) -> None:
     async def work() -> None:
         raise RuntimeError("boom")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -15,6 +17,18 @@ def test_ids_are_unique_and_sort_in_the_order_of_their_making() -> None:
     assert len(set(made)) == len(made)
     assert made == sorted(made)
     assert {len(each) for each in made} == {26}
+
+
+def test_threads_may_make_ids_at_the_same_time() -> None:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            made = [*threads.map(lambda _: [ulid() for _ in range(20_000)], range(4))]
+    finally:
+        sys.setswitchinterval(interval)
+    assert len({id for each in made for id in each}) == 80_000
+    assert all(each == sorted(each) for each in made)
 
 
 def test_a_forked_process_makes_other_ids() -> None:

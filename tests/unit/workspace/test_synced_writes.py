@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from callgate.core.directories import BackgroundSync, sync_file
+from callgate.core.directories import sync_file
+from callgate.core.disk.background import BackgroundSync
 from callgate.core.errors import ToolExecutionError
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.noting import PathLocks

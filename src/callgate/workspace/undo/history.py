@@ -24,12 +24,8 @@ from functools import partial
 from hashlib import sha256
 from itertools import islice
 
-from callgate.core.directories import (
-    BackgroundSync,
-    make_private_directory,
-    sync_directory,
-    sync_file,
-)
+from callgate.core.directories import make_private_directory, sync_directory, sync_file
+from callgate.core.disk.background import BackgroundSync
 from callgate.core.errors import ToolExecutionError
 from callgate.workspace.noting import Standing, Withdraw
 from callgate.workspace.paths import opening
