@@ -175,9 +175,9 @@ class ToolDispatcher:
                 running, subject, journal.published, self._files, self.environments, launcher
             )
             if tool.has_effects:
-                await journal.started(subject, running)
+                running.began = await journal.started(subject, running)
             else:
-                journal.called(subject)
+                running.began = journal.called(subject)
             arguments, table, release = subject.checked.arguments, self.running, self._lanes.release
             output = await execute(
                 tool.factory, arguments, context, running, table, timeout_s, release

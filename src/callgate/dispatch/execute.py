@@ -60,20 +60,20 @@ async def execute(
     output: ToolOutput | None = None
     tool: Tool | None = None
     timer: _Timer | None = None
+    ends_at = running.began + timeout_s
     token = watched.set([running.call.tool, running.call.session.id])
     try:
         tool = running.tool = factory()
         running.context, running.limit_s = context, timeout_s
-        running.began = began = perf_counter()
         work = tool.execute(arguments, context)
         try:
             waits_for = work.send(None)
         except StopIteration as finished:  # it never waits: nothing can interrupt it anyway
             output = finished.value
         else:
-            timer = _Timer(running, table, began + timeout_s)
+            timer = _Timer(running, table, ends_at)
             output = await _drive(work, waits_for, running, table, timer, release)
-        if running.stop is None and perf_counter() > began + timeout_s:  # it blocked the loop
+        if running.stop is None and perf_counter() > ends_at:  # it blocked the loop
             running.stop = Stop.TIMEOUT
     except (KeyboardInterrupt, GeneratorExit):
         raise

@@ -144,15 +144,16 @@ class Journal(msgspec.Struct, eq=False):
                 reason="audit_unwritable",
             ) from None
 
-    def called(self, subject: Subject) -> None:
-        """The call starts."""
+    def called(self, subject: Subject) -> float:
+        """The call starts: when, by `perf_counter`."""
         self._started = time.perf_counter()
         event = self._event(CALLED, "agent", call_records.called(subject))
         self._log.append(self._call.session, event)
         self._called = self._last_event = event.id
         self._sink.emit(event)
+        return self._started
 
-    async def started(self, subject: Subject, running: RunningCall) -> None:
+    async def started(self, subject: Subject, running: RunningCall) -> float:
         """The same for a call with effects: it may start once this is on the disk."""
         call, tool, checked = self._call, subject.tool, subject.checked
         self._started = time.perf_counter()
@@ -180,6 +181,7 @@ class Journal(msgspec.Struct, eq=False):
         self._started = time.perf_counter()
         self._called = event.id
         self._tell(event)
+        return self._started
 
     async def _owner(self) -> str:
         try:

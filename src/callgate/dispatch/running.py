@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator
 from enum import StrEnum
@@ -79,7 +80,7 @@ class RunningCall(msgspec.Struct, eq=False):
     context: ToolContext | None = None
     limit_s: float | None = None
     """How long it may run, once it does."""
-    began: float | None = None
+    began: float = math.inf
     """When its work began, by `perf_counter`."""
     waiting_for: asyncio.Future[Any] | None = None
     """A person's answer or a slot, while it waits for one."""
@@ -97,7 +98,7 @@ class RunningCall(msgspec.Struct, eq=False):
     @property
     def elapsed_ms(self) -> float:
         """How long its work has taken so far."""
-        return 0.0 if self.began is None else round((perf_counter() - self.began) * 1e3, 3)
+        return max(0.0, round((perf_counter() - self.began) * 1e3, 3))
 
     @property
     def heeds_stop(self) -> bool:
