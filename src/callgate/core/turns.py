@@ -85,18 +85,23 @@ class Pace:
     """Of a task that takes one thing after another from a queue, and does not wait in between."""
 
     def __init__(self, turns: Turns | None = None) -> None:
-        self._turns = turns or fair_turns()
+        self.turns = turns or fair_turns()
         self.begin()
 
     def begin(self) -> None:
         """What follows is light again: there was nothing left to take."""
-        self._until = self._turns.now() + SLICE_S
+        self.until = self.turns.now() + SLICE_S
+        """When the slice is over."""
 
     async def step(self) -> None:
         """Between two things that are there: go on, or wait for the next slice."""
-        if self._turns.now() > self._until:
-            await self._turns.pause()
-            self.begin()
+        if self.turns.now() > self.until:
+            await self.rest()
+
+    async def rest(self) -> None:
+        """Wait for the next slice."""
+        await self.turns.pause()
+        self.begin()
 
 
 class PieceSize:

@@ -114,8 +114,11 @@ def value_of(output: ToolOutput, content: list[ContentBlock]) -> Any:
 def beginning(content: list[ContentBlock]) -> str:
     """The beginning of a result. More is looked at than is shown, so that a secret which
     reaches over the end of what is shown is still recognised."""
-    first = content[0]
-    text = first.text if type(first) is TextBlock and len(content) == 1 else text_of(content)
+    match content:
+        case [block] if type(block) is TextBlock:
+            text = block.text
+        case _:
+            text = text_of(content)
     return text if len(text) < 6 else redact(text[: 5 * LONGEST])[:LONGEST]
 
 

@@ -99,8 +99,8 @@ class Subscription:
                 item = self._queue.popleft()
                 self._room += 1
                 yield item
-                if self._queue:
-                    await pace.step()
+                if self._queue and pace.turns.now() > pace.until:
+                    await pace.rest()
             if self._closed and not self._missed:
                 return
             if not self._missed:
