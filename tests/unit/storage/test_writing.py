@@ -167,3 +167,17 @@ async def test_many_events_are_written_by_few_statements(store: SqliteStore) -> 
     stored = [each for session in sessions for each in await store.read_events(session)]
     assert [each.id for each in stored] == [each.id for each in events]
     assert [(await store.get_session(each)).last_seq for each in sessions] == [23] * 30
+
+
+@pytest.mark.parametrize("count", [1, 49, 50, 51, 120])
+async def test_events_that_are_written_together_are_read_in_their_order_and_once(
+    store: SqliteStore, count: int
+) -> None:
+    session = await new_session(store)
+    events = tuple(event(session, "test.counted", n=n) for n in range(count))
+    [first] = await store.commit(Append(session=session, events=events))
+    more = tuple(event(session, "test.counted", n=count + n) for n in range(60))
+    [again] = await store.commit(Append(session=session, events=(*events, *more)))
+    assert again[:count] == first
+    kept = [each for each in await store.read_events(session, limit=1_000) if each.type == "test.counted"]
+    assert kept == [*events, *more]
