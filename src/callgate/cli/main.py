@@ -44,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             from callgate.cli.deferred_modules import deferred_modules  # lazy: not with an instance  # noqa: PLC0415
 
             with deferred_modules():
-                return _full(given, options)
+                code = _full(given, options)
+            return _end(code) if argv is None else code
         sys.stdout.flush()
         return code
     except BaseException as error:
@@ -78,6 +79,18 @@ def _full(given: list[str], options: Any = None) -> int:
     from callgate.cli.dispatch import run  # lazy: not for calls through an instance  # noqa: PLC0415
 
     return run(given, options)
+
+
+def _end(code: int) -> int:
+    """End the process without taking all apart that it has loaded, where nothing runs on in it."""
+    import atexit  # lazy: not with an instance  # noqa: PLC0415
+    import threading  # lazy: as above  # noqa: PLC0415
+
+    if threading.active_count() > 1:
+        return code
+    atexit._run_exitfuncs()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _report_failure(given: list[str], error: BaseException) -> int:

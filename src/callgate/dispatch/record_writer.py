@@ -77,7 +77,8 @@ class RecordWriter:
 
     async def close(self) -> None:
         """Wait for the lines of calls that have ended."""
-        await self._log.flush()
+        if self._pending:
+            await self._log.flush()
         if self._pending:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle

@@ -7,7 +7,7 @@ from benchmarks.modules import measure
 MOST = {
     "--version": 10,
     "call with an instance": 17,
-    "call without an instance": 200,  # `disk.shared_syncs`: the home is synced with its audit log
+    "call without an instance": 196,  # `disk.shared_syncs`: the home is synced with its audit log
     "acp, before a greeting": 41,
     "acp, with a session": 279,
 }

@@ -114,6 +114,16 @@ async def test_processes_that_make_the_file_at_once_make_one(home: Path) -> None
         await store.close()
 
 
+async def test_opening_a_file_to_write_writes_nothing(home: Path) -> None:
+    await _filled(home, events=1)
+    path = home / "callgate.db"
+    before = path.read_bytes()
+    db = files.open_writer(files.Location(home=str(home)))
+    assert int(db.pragma("auto_vacuum")) == schema.INCREMENTAL
+    assert (path.read_bytes(), (home / "callgate.db-wal").stat().st_size) == (before, 0)
+    db.close()
+
+
 async def test_a_newer_file_is_refused_and_left_alone(home: Path) -> None:
     await _filled(home, events=1)
     path = home / "callgate.db"

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 from callgate.cli.arguments import read_arguments
 from callgate.cli.embedded import find_tool, open_runtime
 from callgate.cli.errors import CliError
-from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.remote import call as remote
 from callgate.cli.ui import call_results
 from callgate.cli.ui.call_results import CallOutcome
-from callgate.cli.ui.progress_line import ProgressLine
-from callgate.cli.ui.terminal import has_terminal, say
+from callgate.cli.ui.terminal import has_terminal, is_terminal, say
 from callgate.cli.ui.visible import clip, visible_text
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import ToolError
@@ -38,6 +36,7 @@ from callgate.wiring.runtime import Wired
 if TYPE_CHECKING:  # a usual call is read without it
     from argparse import Namespace
 
+    from callgate.cli.ui.progress_line import ProgressLine
     from callgate.dispatch.permission.confirmations import Confirmer
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -49,7 +48,7 @@ def call(options: Namespace) -> int:
     looks = not options.no_instance
     if looks and (code := remote.call(options)) is not None:
         return code
-    refuse_within_a_call("callgate call")
+    remote.refuse_within_a_call()
     wired, session = open_runtime(options, audit=True, meant=options.words[0])
     name, *words = options.words
     tool = find_tool(wired, name)
@@ -96,8 +95,7 @@ def run_call(
 
     `show` does it in another way, and gives the exit code.
     """
-    waiting = ProgressLine(wanted=not (options.verbose or options.quiet))
-    live = _Live(options.verbose, options.wait, waiting)
+    live = _Live(options.verbose, options.wait, _progress_line(options))
     runner = asyncio.Runner()
     ended = runner.run(_run(wired, call, options, live, unreadable))
     version = wired.policies.version(call.session.workspace)
@@ -107,6 +105,14 @@ def run_call(
         os._exit(code)
     runner.close()
     return code
+
+
+def _progress_line(options: Namespace) -> ProgressLine | None:
+    if not is_terminal(sys.stderr) or options.verbose or options.quiet:
+        return None
+    from callgate.cli.ui.progress_line import ProgressLine  # lazy: only at a terminal  # noqa: PLC0415
+
+    return ProgressLine(wanted=True)
 
 
 async def _run(
@@ -125,7 +131,7 @@ async def _run(
         with attached:
             ended = await _until_the_end(wired, call)
         unlisten()
-        live.waiting.stop()
+        live.stop_waiting()
         return ended
     finally:
         await wired.close()
@@ -166,17 +172,21 @@ async def _until_the_end(wired: Wired, call: ToolCall) -> CallOutcome:
 class _Live:
     """On stderr: with `-v` what a tool says while it works, with `--wait` what is asked."""
 
-    def __init__(self, on: bool, wait: bool, waiting: ProgressLine) -> None:
+    def __init__(self, on: bool, wait: bool, waiting: ProgressLine | None) -> None:
         self._on = on
         self._wait = wait
-        self.waiting = waiting
+        self._waiting = waiting
         self.streamed = False
 
+    def stop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.stop()
+
     def __call__(self, event: Event) -> None:
-        if event.type == CALLED:
-            self.waiting.start(str(event.payload["tool_name"]))
+        if event.type == CALLED and self._waiting is not None:
+            self._waiting.start(str(event.payload["tool_name"]))
         elif event.type in TERMINAL or event.type == CONFIRMATION_REQUESTED:
-            self.waiting.stop()
+            self.stop_waiting()
         if self._wait and event.type == CONFIRMATION_REQUESTED:
             id = event.payload["confirmation_request_id"]
             say(f"callgate: waiting for an answer: callgate confirmations allow {id}")

@@ -51,7 +51,7 @@ _CALL, _ASK = "call", "ask"
 
 def call(options: Any) -> int | None:
     """Make a call through an instance; the exit code. None: none takes it, and none was named."""
-    _refuse_within_a_call()
+    refuse_within_a_call()
     return through(options, _call)
 
 
@@ -62,7 +62,7 @@ def _call(connection: InstanceConnection, path: str, options: Any, *, named: boo
         return interrupt.exit_code
 
 
-def _refuse_within_a_call() -> None:
+def refuse_within_a_call() -> None:
     """`nested_calls` decides; it is loaded only where this process looks as if it might."""
     marked = bool(os.environ.get("CALLGATE_CALL"))
     if sys.platform == "linux" and not marked:
@@ -71,9 +71,9 @@ def _refuse_within_a_call() -> None:
         soft, hard = resource.getrlimit(10)  # RLIMIT_LOCKS: see `sandbox.processes.command_marks`
         marked = soft != hard or soft != resource.RLIM_INFINITY
     if marked:
-        from callgate.cli.nested_calls import refuse_within_a_call  # lazy: see above  # noqa: PLC0415
+        from callgate.cli import nested_calls  # lazy: see above  # noqa: PLC0415
 
-        refuse_within_a_call("callgate call")
+        nested_calls.refuse_within_a_call("callgate call")
 
 
 class Interrupted(Exception):

@@ -162,7 +162,8 @@ def version_of(db: apsw.Connection, path: str, known: int = len(MIGRATIONS)) -> 
 
 def make_shrinkable(db: apsw.Connection) -> None:
     """Have a file that is still empty give back its empty pages later, step by step."""
-    db.pragma("auto_vacuum", INCREMENTAL)
+    if db.pragma("auto_vacuum") != INCREMENTAL:  # to set it is to write, also where it is set
+        db.pragma("auto_vacuum", INCREMENTAL)
 
 
 def migrate(db: apsw.Connection, path: str, migrations: Sequence[str] = MIGRATIONS) -> None:
