@@ -3,8 +3,8 @@
     call, no instance took it -> its own runtime -> result -> start_instance -> callgate serve
 
 It is `callgate serve` for that directory, without HTTP, and ends when nobody uses it. Nobody waits
-for it here. Of several who start one, the lock at its socket lets one serve; that they come within
-seconds of each other is seen before.
+for it here. Of several who start one, the lock at its socket lets one serve; that others came just
+before is seen without it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from callgate.surfaces.socket.listening import fitting
 
 _STAMP = "on_demand"
 """In `run/`: when one was started last."""
-_AGAIN_S = 5.0
+_AGAIN_S = 30.0
 """So long after a start none is started: that one may not be ready yet, or not be able to start."""
 _MOST = 8
 """Instances of a home; a call does not look at more."""
@@ -43,7 +43,7 @@ def start_instance(home: str, workspace: str, idle_minutes: float) -> None:
         served = any(is_within(root, str(record.get("cwd"))) for record in others)
         if not served and len(others) < _MOST and _is_first(home):
             _start(home, root, idle_minutes)
-    except OSError as error:  # the call that was made is no worse for it
+    except (OSError, NotImplementedError) as error:  # the call that was made is no worse for it
         _log.warning("no instance could be started: %s", error)
 
 
