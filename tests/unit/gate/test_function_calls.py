@@ -15,7 +15,7 @@ from callgate.audit import log as audit_log
 from callgate.config import policies
 from callgate.core import ids
 
-MOST = 116
+MOST = 100
 """Python's and C's, for one call with a reader, the audit log and the store. It may only fall."""
 
 
