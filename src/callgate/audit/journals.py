@@ -5,13 +5,17 @@
 A call without effects is answered once its line is in the audit log; its events reach the store
 a moment later. The lines after that place are therefore the journal of the process. No crash
 leaves the lock behind, so a file without a lock is that of a process that was killed: whoever
-finds it puts what its lines say into the store, and removes it.
+finds it puts what its lines say into the store, and removes it. From a file that cannot be read,
+all lines of the chain count. What is no plain file is none of ours, and is left alone.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
+import stat
+import sys
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -20,8 +24,10 @@ from typing import NamedTuple, Self
 import msgspec
 
 from callgate.audit.records import CallRecord
-from callgate.audit.segments import all_segments, number_of
+from callgate.audit.segments import open_segments
 from callgate.core.directories import make_private_directory, sync_directory, sync_file
+
+_log = logging.getLogger("callgate.audit")
 
 _SUFFIX = ".journal"
 _DYING_S = 1.0
@@ -33,20 +39,24 @@ class JournalMark:
     """The file of this process, for one chain."""
 
     def __init__(self, directory: str, chain: str, owner: str, file: int, offset: int) -> None:
-        make_private_directory(directory)
         self._path = os.path.join(directory, chain + _SUFFIX)
         self._owner = owner
+        self._descriptor = self._make(file, offset)
+
+    def _make(self, file: int, offset: int) -> int:
         self._is_synced = False
+        make_private_directory(os.path.dirname(self._path))
         temporary = self._path + ".new"
-        self._descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-            self.advance(file, offset)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            self._write(descriptor, file, offset)
             os.rename(temporary, self._path)
         except BaseException:
-            os.close(self._descriptor)
+            os.close(descriptor)
             os.unlink(temporary)
             raise
+        return descriptor
 
     def sync(self) -> None:
         """Make it outlive a power cut, before lines do that are found through it. In any thread."""
@@ -56,9 +66,18 @@ class JournalMark:
             self._is_synced = True
 
     def advance(self, file: int, offset: int) -> None:
-        """Every line before this place is in the store."""
+        """Every line before this place is in the store. Does what it can."""
+        try:
+            if os.fstat(self._descriptor).st_nlink == 0:  # somebody has removed the file
+                removed, self._descriptor = self._descriptor, self._make(file, offset)
+                os.close(removed)
+            self._write(self._descriptor, file, offset)
+        except OSError as error:  # more lines than need be are read again after a crash
+            _log.warning("how far the store is cannot be written down: %s", error)
+
+    def _write(self, descriptor: int, file: int, offset: int) -> None:
         text = f"{self._owner or '-'} {file:012d} {offset:020d}\n"
-        os.pwrite(self._descriptor, text.encode(), 0)
+        os.pwrite(descriptor, text.encode(), 0)
 
     def remove(self) -> None:
         """Nothing of this process is ahead of the store."""
@@ -80,6 +99,8 @@ class DeadJournal(msgspec.Struct, frozen=True):
     offset: int
     path: str
     descriptor: int
+    is_damaged: bool = False
+    """Whether its place was not readable, so that all lines are read."""
 
     def __enter__(self) -> Self:
         return self
@@ -92,21 +113,14 @@ class DeadJournal(msgspec.Struct, frozen=True):
         from callgate.audit.reading import records_in  # lazy: few processes die  # noqa: PLC0415
 
         tag = f'"chain":"{self.chain}"'.encode()
-        for segment in all_segments(log):
-            number = number_of(segment) if segment != log else None
-            if number is not None and number < self.file:
+        for _, number, file in open_segments(log):
+            if number < self.file:
                 continue
-            with open(segment, "rb") as file:
-                if number == self.file or (number is None and self._is_current(log)):
-                    file.seek(self.offset)
-                for raw in file:
-                    if tag in raw:
-                        yield from (record for record, _ in records_in(raw.rstrip(b"\n")))
-
-    def _is_current(self, log: str) -> bool:
-        """Whether the file of its place is the one that is written now."""
-        closed = [number_of(each) for each in all_segments(log) if each != log]
-        return self.file > max(closed, default=0)
+            if number == self.file:
+                file.seek(self.offset)
+            for raw in file:
+                if tag in raw:
+                    yield from (record for record, _ in records_in(raw.rstrip(b"\n")))
 
     def remove(self) -> None:
         with suppress(OSError):
@@ -127,23 +141,30 @@ class LivingJournal(NamedTuple):
 
 def living_journals(directory: str) -> list[LivingJournal]:
     """The chains that are being written, and by whom."""
-    found = []
-    for path in _paths(directory):
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except OSError:
-            continue
-        try:
-            if not _locked(descriptor, fcntl.LOCK_SH):
-                found.append(LivingJournal(_chain(path), _words(descriptor)[0]))
-        finally:
-            os.close(descriptor)
-    return found
+    return [LivingJournal(_chain(path), owner) for path, owner in _owners(directory) if owner]
+
+
+def chains_ahead(directory: str) -> set[str]:
+    """The chains with lines that may not be in the store yet, whoever wrote them."""
+    return {_chain(path) for path, _ in _owners(directory)}
 
 
 def any_dead(directory: str) -> bool:
     """Whether a process left such a file."""
-    return len(living_journals(directory)) < len(_paths(directory))
+    return any(owner is None for _, owner in _owners(directory))
+
+
+def _owners(directory: str) -> Iterator[tuple[str, str | None]]:
+    """Every file, with the name of its process; None where that is gone."""
+    for path in _paths(directory):
+        descriptor = _opened(path, os.O_RDONLY)
+        if descriptor is None:
+            continue
+        try:
+            is_locked = not _locked(descriptor, fcntl.LOCK_SH)
+            yield path, _words(descriptor)[0] or "-" if is_locked else None
+        finally:
+            os.close(descriptor)
 
 
 def _paths(directory: str) -> list[str]:
@@ -162,10 +183,21 @@ def _words(descriptor: int) -> list[str]:
     return os.pread(descriptor, 200, 0).decode("ascii", "replace").split() or [""]
 
 
-def _take(path: str, gone: Collection[str]) -> DeadJournal | None:
+def _opened(path: str, access: int) -> int | None:
+    """Open a file that may be one of ours. Nothing else may be waited for or followed."""
     try:
-        descriptor = os.open(path, os.O_RDWR)
+        descriptor = os.open(path, access | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
+        return None
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _take(path: str, gone: Collection[str]) -> DeadJournal | None:
+    descriptor = _opened(path, os.O_RDWR)
+    if descriptor is None:
         return None
     try:
         until = time.monotonic() + _DYING_S
@@ -174,16 +206,26 @@ def _take(path: str, gone: Collection[str]) -> DeadJournal | None:
                 os.close(descriptor)
                 return None
             time.sleep(_TRY_EVERY_S)
-        owner, file, offset = _words(descriptor)
-        return DeadJournal(_chain(path), owner, int(file), int(offset), path, descriptor)
-    except (OSError, ValueError):
+        return _read(path, descriptor)
+    except OSError:
         os.close(descriptor)
         return None
+
+
+def _read(path: str, descriptor: int) -> DeadJournal:
+    try:
+        owner, file, offset = _words(descriptor)
+        place = int(file), int(offset)
+        if min(place) < 0 or max(place) > sys.maxsize:
+            raise ValueError(place)
+        return DeadJournal(_chain(path), owner, *place, path, descriptor)
+    except ValueError:
+        return DeadJournal(_chain(path), "", 0, 0, path, descriptor, is_damaged=True)
 
 
 def _locked(descriptor: int, how: int) -> bool:
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:  # where it cannot be told, its process lives
         return False
     return True

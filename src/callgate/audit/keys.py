@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from hashlib import blake2b
 
 NAME = "audit"
@@ -41,9 +42,19 @@ def key_path(log: str) -> str:
 def read_key(log: str) -> bytes | None:
     """The key beside a log, if there is one."""
     try:
-        with open(key_path(log), encoding="ascii") as file:
-            key = bytes.fromhex(file.read(2 * _SIZE))
+        descriptor = os.open(key_path(log), os.O_RDONLY | os.O_NONBLOCK)  # a pipe is not waited for
+        with open(descriptor, encoding="ascii") as file:
+            is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+            return parse_key(file.read(2 * _SIZE)) if is_file else None
     except (OSError, ValueError):
+        return None
+
+
+def parse_key(text: str | None) -> bytes | None:
+    """A key as the file and the store have it; None for what is none."""
+    try:
+        key = bytes.fromhex(text or "")
+    except ValueError:
         return None
     return key if len(key) == _SIZE else None
 

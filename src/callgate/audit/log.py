@@ -123,6 +123,10 @@ class AuditLog:
         self._at = _Position(chain="")
         self._line = bytearray()
         """The last line: the memory for the next."""
+        self._begins_at = (0, 0)
+        """Before the first line of the chain that the store may not have."""
+        self._is_unmarked = False
+        """Whether it was said that there is no file for `_mark`."""
         self._syncs: GroupSync | None = None
         self._switching = threading.Lock()
         """Held while descriptors change that a sync uses in its thread."""
@@ -150,7 +154,9 @@ class AuditLog:
         if at.n == 0:  # only now: since it was opened, files may have been closed
             last = _last_line(self._fd, _TAIL) or _last_closed_line(self.path)
             at.prev = line_hash(last) if last else ""
-            self._begin_journal()
+            self._begins_at = self.place
+        if self._mark is None and self._journals is not None:
+            self._begin_journal(self._journals)
         end = os.lseek(self._fd, 0, os.SEEK_END)
         beginning, record.seen = (b"", "") if end == self._end else self._found(end)
         record.chain, record.n, record.prev = at.chain, at.n + 1, at.prev
@@ -217,15 +223,16 @@ class AuditLog:
         """What the lines before a place say is in the store too."""
         if self._mark is not None and place[0]:
             self._mark.advance(*place)
+        elif place[0]:
+            self._begins_at = place
 
-    def _begin_journal(self) -> None:
-        if self._journals is None or self._mark is not None:
-            return
+    def _begin_journal(self, directory: str) -> None:
         try:
-            place = self.place
-            self._mark = JournalMark(self._journals, self._at.chain, self.owner, *place)
-        except OSError as error:  # the line is written all the same
-            _log.warning("what a crash leaves behind will not be found: %s", error)
+            self._mark = JournalMark(directory, self._at.chain, self.owner, *self._begins_at)
+        except OSError as error:  # the line is written all the same, and the next one tries again
+            level = logging.DEBUG if self._is_unmarked else logging.WARNING
+            _log.log(level, "what a crash leaves behind will not be found: %s", error)
+            self._is_unmarked = True
 
     def request_sync(self) -> Future[None]:
         """Done once every line that was appended by now would outlive a power cut."""

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from typing import BinaryIO
 
 _CLOSED = re.compile(r"\.(\d{6,})\.jsonl\Z")
 _TIME = re.compile(rb'\A\{"id":"[^"\\]*","ts":(\d{1,15})[,}]')
@@ -39,6 +41,39 @@ def closed_segments(path: str) -> list[str]:
 def all_segments(path: str) -> list[str]:
     """Every file of a log, oldest first."""
     return closed_segments(path) + ([path] if os.path.exists(path) else [])
+
+
+def open_segments(path: str) -> Iterator[tuple[str, int, BinaryIO]]:
+    """Every file of a log with its number, oldest first, opened while it is looked at.
+
+    None is left out because the log goes on meanwhile: the one that is written may be closed
+    under a number before its turn comes, and old ones may be dropped."""
+    last = 0
+    while True:
+        for segment in closed_segments(path):
+            if number_of(segment) > last:
+                last = number_of(segment)
+                try:
+                    file = open(segment, "rb")  # noqa: SIM115  # closed below
+                except FileNotFoundError:  # dropped meanwhile
+                    continue
+                with file:
+                    yield segment, last, file
+        try:
+            file = open(path, "rb")  # noqa: SIM115  # closed below
+        except FileNotFoundError:  # there is none, or it is being closed
+            if _newest(path) > last:
+                continue
+            return
+        with file:
+            if _newest(path) > last:
+                continue
+            yield path, last + 1, file
+            return
+
+
+def _newest(path: str) -> int:
+    return max(map(number_of, closed_segments(path)), default=0)
 
 
 def number_of(segment: str) -> int:

@@ -27,9 +27,22 @@ class GroupSync:
     def request(self) -> Future[None]:
         """Done once everything appended before is on the disk; has the `OSError` if it is not."""
         with self._guard:
-            if self._next is None:
+            if self._next is not None:
+                return self._next
+            try:
                 self._next = self._thread.submit(self._run)
-            return self._next
+                return self._next
+            except RuntimeError:  # the system has no thread to give
+                return self._run_here()
+
+    def _run_here(self) -> Future[None]:
+        done: Future[None] = Future()
+        try:
+            self._sync()
+            done.set_result(None)
+        except OSError as error:
+            done.set_exception(error)
+        return done
 
     def _run(self) -> None:
         with self._guard:

@@ -16,7 +16,7 @@ import msgspec
 
 from callgate.audit.keys import drop_signature, read_key
 from callgate.audit.records import after_remains, line_hash
-from callgate.audit.segments import all_segments, number_of
+from callgate.audit.segments import open_segments
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -68,17 +68,19 @@ def verify(path: str, *, key: bytes | None = None, most: int = 100) -> Verificat
     checked.
     """
     check = _Check(key or read_key(path))
-    segments = all_segments(path)
-    for segment in segments:
-        if check.enter(segment, path):
-            with open(segment, "rb") as file:
-                for number, raw in enumerate(file, start=1):
-                    check.line(number, raw.rstrip(b"\n"))
+    segments = 0
+    for segment, number, file in open_segments(path):
+        segments += 1
+        if check.enter(
+            segment, number, size=os.fstat(file.fileno()).st_size, is_last=segment == path
+        ):
+            for line, raw in enumerate(file, start=1):
+                check.line(line, raw.rstrip(b"\n"))
     check.finish()
     return Verification(
         records=check.records,
         chains=len(check.ends),
-        segments=len(segments),
+        segments=segments,
         problems=tuple(check.problems[:most]),
         unreadable=tuple(check.unreadable[:most]),
         last_hash=check.last_hash,
@@ -98,8 +100,6 @@ class _Check:
         self.last_hash = ""
         self._file = ""
         self._number = 0
-        self._name_number = 0
-        """Of the file that was looked at last, if only at its name."""
         self._first_file = 0
         self._last_lines: dict[int, str] = {}
         """By file."""
@@ -112,15 +112,10 @@ class _Check:
         self._before: set[str] = set()
         """... those of the file before: what a line names is in one of them."""
 
-    def enter(self, segment: str, path: str) -> bool:
-        number = number_of(segment) if segment != path else self._name_number + 1
-        try:
-            size = os.stat(segment).st_size
-        except FileNotFoundError:  # dropped since we looked
-            return False
-        self._name_number = number
+    def enter(self, segment: str, number: int, *, size: int, is_last: bool) -> bool:
+        """Whether the lines of a file are to be read."""
         if self._first_file == 0:
-            if size == 0 and segment != path:
+            if size == 0 and not is_last:
                 return False  # what was dropped of the newest: its name keeps the number
             self._first_file = number
         if number > self._number + 1:

@@ -266,9 +266,11 @@ def pruned_id(session: str, seq: int) -> str:
     return f"{session}.{seq}"
 
 
-async def reap_dead(store: Store, at: float) -> list[Reaped]:
-    """End what the processes that are gone have left open; once, whoever else does the same."""
-    dead = await store.dead_owners()
+async def reap_dead(store: Store, at: float, dead: Sequence[str] | None = None) -> list[Reaped]:
+    """End what the processes that are gone have left open; once, whoever else does the same.
+
+    `dead` are those that count; None: all."""
+    dead = await store.dead_owners() if dead is None else dead
     reaped = await asyncio.gather(*(store.commit(Reap(owner=owner, at=at)) for owner in dead))
     return [each for (each,) in reaped]
 

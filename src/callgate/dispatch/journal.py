@@ -321,15 +321,15 @@ class Journal(msgspec.Struct, eq=False):
             self._answer,
         )
         if self._owner_in_store is None:
-            self._log.append(self._call.session, event)
-            self._sink.emit(event)
             if self._records is not None:
                 audit = self._records.audit
                 record = call_records.audit_line(self._call, findings, end, audit.key)
                 try:
-                    audit.append(record)
+                    audit.append(record)  # first: the store follows it
                 except Exception as failure:
                     log_unwritten(record, failure)
+            self._log.append(self._call.session, event)
+            self._sink.emit(event)
         else:
             self._finish(self._owner_in_store, findings, end)
             self._tell(event)

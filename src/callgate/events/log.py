@@ -129,6 +129,8 @@ class SessionLog:
         self._checkpoint: asyncio.TimerHandle | None = None
         self.on_first_session: Callable[[], Op[Any]] | None = None
         """Makes what is committed with the next session that is made."""
+        self._has_gap = False
+        """Whether something was dropped: only the journal may have it, for whoever comes next."""
         self._waiting = 0
         """Events that wait, of all sessions."""
         self._later: list[Op[Any]] = []
@@ -143,6 +145,7 @@ class SessionLog:
             logged = self._begin(session)
         if logged.failing and len(logged.items) >= BOUND:
             logged.missed += 1
+            self._has_gap = True
             return
         logged.items.append(event)
         self._waiting += 1
@@ -223,7 +226,7 @@ class SessionLog:
     def _is_troubled(self) -> bool:
         if self._failure is not None and not isinstance(self._failure, StoreClosed):
             return True
-        return any(each.failing or each.missed for each in self._sessions.values())
+        return self._has_gap or any(each.failing for each in self._sessions.values())
 
     def _release(self, logged: _LoggedSession, owner: str) -> asyncio.Future[bool]:
         logged.leaving = True
@@ -329,6 +332,7 @@ class SessionLog:
     def _write(self, logged: _LoggedSession, events: list[Event], waited: _Waited | None) -> None:
         failure = self._failure or logged.lost
         if failure is not None:
+            self._has_gap |= isinstance(failure, StaleOwner)
             _tell(waited, failure)
             return
         assert self._store is not None
@@ -387,6 +391,7 @@ class SessionLog:
         elif isinstance(error, _NOT_OURS):
             _log.error("nothing more is written about session %s: %s", logged.session.id, error)
             logged.lost = error
+            self._has_gap |= isinstance(error, StaleOwner)
         elif events:  # it is the op that was wrong, not what was said before it
             self._write(logged, events, None)
         _tell(waited, error)
@@ -402,6 +407,8 @@ class SessionLog:
         """Keep of it what can be kept: the events one by one, if there are several things."""
         if making:
             logged.stored = False
+        if waited is not None and waited.insist:
+            self._has_gap = True
         _tell(waited, error)
         if waited is not None or len(events) > 1:
             for event in events:
@@ -409,6 +416,7 @@ class SessionLog:
         elif events:
             _log.error("an event of type %s cannot be kept: %s", events[0].type, error)
             logged.missed += 1
+            self._has_gap = True
 
     def _drop_output(self, logged: _LoggedSession, last: int) -> None:
         """What a tool printed long ago is in its result; the log holds the newest of it."""

@@ -3,7 +3,8 @@
     store: sessions, ends, then the outbox ---> audit log: lines ---> store: ends that came since
 
 In this order, living processes are never taken for ones that lost something: a record leaves the
-outbox once its line is written, and the events of a living process may follow its lines. What was
+outbox once its line is written, and the events of a process may follow its lines, also after its
+death until somebody recovers it, which a read-only home prevents. What was
 written before records were committed with the end of their calls is not judged.
 
 Of a call that is as it should be, two numbers are kept in memory; of a session, one.
@@ -21,10 +22,11 @@ from typing import NamedTuple
 import msgspec
 
 from callgate.audit import keys
-from callgate.audit.journals import living_journals
+from callgate.audit.backwards import time_of
+from callgate.audit.journals import chains_ahead
 from callgate.audit.reading import records_in
 from callgate.audit.records import CallRecord
-from callgate.audit.segments import all_segments, number_of
+from callgate.audit.segments import all_segments, number_of, open_segments
 from callgate.audit.verify import Problem
 from callgate.core.events import EVENTS_PRUNED, TERMINAL, Event
 from callgate.core.stored import StoredSession
@@ -64,9 +66,8 @@ async def compare(store: Store, path: str, directory: str) -> Comparison:
     await comparison.read_log()
     await comparison.find_missing()
     await comparison.judge_unknown()
-    key = await store.get_secret(keys.NAME)
-    problems = tuple(comparison.problems[:MOST])
-    return Comparison(len(comparison.ends), problems, None if key is None else bytes.fromhex(key))
+    key = keys.parse_key(await store.get_secret(keys.NAME))
+    return Comparison(len(comparison.ends), tuple(comparison.problems[:MOST]), key)
 
 
 class _Comparison:
@@ -85,14 +86,14 @@ class _Comparison:
         self._begin: str | None = None
         self._cursor: str | None = None
         self._owed: set[str] = set()
-        self._living: set[str] = set()
-        """Chains."""
+        self._ahead: set[str] = set()
+        """Chains whose lines the store may not have followed."""
         self._pruned_upto: dict[int, float] = {}
         """By session: the time before which its events may be pruned."""
         self._unknown: list[_Line] = []
 
     async def read_store(self) -> None:
-        self._note_living()
+        self._note_ahead()
         await self._read_sessions()
         self._begin = await self._store.audited_from()
         self._cursor = await self._read_ends(self._begin)
@@ -129,7 +130,7 @@ class _Comparison:
 
     async def judge_unknown(self) -> None:
         """Lines of calls that have not ended in the store: has it followed meanwhile?"""
-        self._note_living()
+        self._note_ahead()
         await self._read_ends(self._cursor)
         self._pruned_upto.clear()
         for line in self._unknown:
@@ -142,7 +143,7 @@ class _Comparison:
         session = self._hash(record.session)
         if (
             not record.principal  # which older lines do not have
-            or record.chain in self._living
+            or record.chain in self._ahead
             or session not in self._sessions
         ):
             return False
@@ -150,8 +151,8 @@ class _Comparison:
             self._pruned_upto[session] = await _pruned_upto(self._store, record.session)
         return record.ts / 1000 > self._pruned_upto[session]
 
-    def _note_living(self) -> None:
-        self._living |= {each.chain for each in living_journals(self._directory)}
+    def _note_ahead(self) -> None:
+        self._ahead |= chains_ahead(self._directory)
 
     async def _read_sessions(self) -> None:
         cursor: str | None = None
@@ -172,7 +173,13 @@ class _Comparison:
         """Note the calls that ended after a cursor; the new cursor."""
         async for call, event, cursor in self._ended(after):
             after = cursor
-            self.ends[self._hash(call)] = self._hash(f"audit_{event.id}") << 2
+            hash = self._hash(call)
+            if hash in self.ends:
+                if event.session_id not in self._forks:  # else a copy: clocks may be set back
+                    what = f"call {call} has two ends in the store"
+                    self.problems.append(Problem(self._path, 0, what))
+                continue
+            self.ends[hash] = self._hash(f"audit_{event.id}") << 2
         return after
 
     async def _ended(self, after: str | None) -> AsyncIterator[tuple[str, Event, str | None]]:
@@ -194,15 +201,10 @@ class _Comparison:
 
 
 def _lines(path: str) -> Iterator[_Line]:
-    for segment in all_segments(path):
-        try:
-            file = open(segment, "rb")  # noqa: SIM115  # closed below
-        except FileNotFoundError:  # dropped meanwhile
-            continue
-        with file:
-            for number, raw in enumerate(file, start=1):
-                for record, _ in records_in(raw.rstrip(b"\n")):
-                    yield _Line(segment, number, record)
+    for segment, _, file in open_segments(path):
+        for number, raw in enumerate(file, start=1):
+            for record, _ in records_in(raw.rstrip(b"\n")):
+                yield _Line(segment, number, record)
 
 
 async def _pruned_upto(store: Store, session: str) -> float:
@@ -223,4 +225,11 @@ def _oldest_line(path: str) -> float:
     with suppress(FileNotFoundError):  # dropped meanwhile
         if first == path or (number_of(first) == 1 and os.path.getsize(first)):
             return 0.0
-    return next((each.record.ts / 1000 + _OUT_OF_ORDER_S for each in _lines(path)), math.inf)
+    # A record may have waited long for its line, but not longer than until its chain began.
+    times = (max(each.record.ts, _began(each.record.chain)) for each in _lines(path))
+    return next((time / 1000 + _OUT_OF_ORDER_S for time in times), math.inf)
+
+
+def _began(chain: str) -> int:
+    """When a chain began, in milliseconds since 1970; its name tells."""
+    return time_of(b'{"id":"audit_' + chain.encode("ascii", "replace")) or 0

@@ -13,18 +13,21 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Any
 
 from callgate.audit.journals import DeadJournal, dead_journals, living_journals
 from callgate.audit.records import CallRecord, implied_end
 from callgate.core.errors import ToolErrorClass
-from callgate.core.events import CALLED, COMPLETED, FAILED, SESSION_CREATED, Event
+from callgate.core.events import CALLED, COMPLETED, FAILED, SESSION_CREATED, TERMINAL, Event
 from callgate.core.ids import ulid
 from callgate.core.ops import Append, CloseCutCalls, FinishCall, NewSession, Op
 from callgate.core.stored import CallState
-from callgate.core.stores import SessionNotFound, Store, StoreError, StoreUnwritable
+from callgate.core.stores import CallMismatch, SessionNotFound, Store, StoreError
 
 _BATCH = 500
+_OF_LINES = (CallMismatch, SessionNotFound)
+"""What the store says to lines that no process of ours wrote, or of a session deleted since."""
 
 _log = logging.getLogger("callgate.sessions")
 
@@ -35,15 +38,18 @@ async def store_lines(
     """Put the lines of dead processes into the store. The owners in `gone` that still seem to
     live, and whose lines were therefore not read."""
     known = frozenset(gone)
-    for journal in await asyncio.to_thread(dead_journals, directory, known):
-        with journal:
+    journals = await asyncio.to_thread(dead_journals, directory, known)
+    with ExitStack() as locked:
+        for journal in journals:
+            locked.enter_context(journal)
+        for journal in journals:
             by_session = await asyncio.to_thread(_lines_by_session, journal, log)
             for session, lines in by_session.items():
                 try:
-                    await _store(store, session, lines)
-                except StoreUnwritable:
-                    raise
-                except (StoreError, ValueError) as error:  # lines that no process of ours wrote
+                    await _store(store, session, lines, is_new=not journal.is_damaged)
+                except Exception as error:
+                    if isinstance(error, StoreError) and not isinstance(error, _OF_LINES):
+                        raise  # they are read again once the store can be used
                     _log.error("lines of session %s cannot be stored: %s", session, error)
             journal.remove()
     return known & {each.owner for each in living_journals(directory)}
@@ -71,10 +77,17 @@ def _lines_by_session(journal: DeadJournal, log: str) -> dict[str, list[CallReco
     return found
 
 
-async def _store(store: Store, session: str, lines: list[CallRecord]) -> None:
+async def _store(store: Store, session: str, lines: list[CallRecord], *, is_new: bool) -> None:
+    """`is_new`: a session that is not there has not reached the store; else it may be deleted."""
     ops: list[Op[Any]] = await _creation(store, session, lines[0])
+    if ops and not is_new:
+        return
     for line in lines:
-        *before, end = events_of(line)
+        try:
+            *before, end = events_of(line)
+        except (ValueError, OverflowError) as error:  # no process of ours wrote it
+            _log.error("the line of call %s cannot be stored: %s", line.call_id, error)
+            continue
         call = await store.get_call(line.call_id) if _may_have_row(line) else None
         if call is None:
             ops.append(Append(session=session, events=(*before, end)))
@@ -136,6 +149,8 @@ def events_of(line: CallRecord) -> list[Event]:
             payload["sandbox"] = line.sandbox
         events.append(_event(line, line.called, None, CALLED, ended - line.ms / 1000, payload))
     type = line.end or implied_end(line.error_class)
+    if type not in TERMINAL:
+        raise ValueError(f"no call ends with {type}")
     id = line.id.removeprefix("audit_")
     events.append(_event(line, id, line.called, type, ended, {**_end_payload(line, type), **ids}))
     return events

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 import msgspec
 
@@ -56,7 +57,9 @@ def _read(owed: OutboxRecord) -> CallRecord | None:
 def _calls_with_line(path: str, records: list[CallRecord]) -> set[str]:
     """Those among the calls of these records that are in the log."""
     wanted = {record.call_id for record in records}
-    oldest = min((record.ts for record in records), default=0) - _EARLIER_MS
+    now = time.time_ns() // 1_000_000  # a clock that was set back gave lines such times since
+    oldest = min((record.ts for record in records), default=0)
+    oldest = min(oldest, now) - _EARLIER_MS
     found: set[str] = set()
     for line, _ in newest_first(path):
         if line.ts < oldest or len(found) == len(wanted):

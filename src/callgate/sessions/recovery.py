@@ -12,23 +12,27 @@ caller; a question of a turn stays open. One process at a time does this, under 
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import logging
 import os
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from callgate.audit import keys
 from callgate.audit.journals import any_dead
 from callgate.audit.log import AuditLog
 from callgate.core.ops import ExpireConfirmations, PutSecret
-from callgate.core.stores import Store, StoreError, StoreUnwritable, reap_dead
+from callgate.core.stores import Store, StoreError, StoreUnreadable, StoreUnwritable, reap_dead
 from callgate.events.log import SessionLog
 
 _LOCK = "recovery.lock"
 _LOOK_EVERY_S = 2.0
 """How often a runtime that lives on looks for processes that died."""
+_WAIT_S = 10.0
+"""How long another process that recovers is waited for."""
+_TRY_EVERY_S = 0.01
 _AGAIN_S = 60.0
 """When it tries again what could not be written."""
 
@@ -78,14 +82,20 @@ class Recovery:
         if audit is None:
             return
         try:
-            standing = await store.get_secret(keys.NAME)
-            if standing is None:
+            if await use_key_of(store, audit) is None:
                 put = lambda: PutSecret(name=keys.NAME, value=audit.key.hex())  # noqa: E731
                 self._log.on_first_session = put
-            else:
-                audit.use_key(bytes.fromhex(standing))
-        except (StoreError, OSError, ValueError) as error:
+        except (StoreError, OSError) as error:
             _log.warning("the key of the audit log is not shared: %s", error)
+
+
+async def use_key_of(store: Store, audit: AuditLog) -> bytes | None:
+    """Use the key that the store has for the audit log, if it has one. `OSError` where the file
+    with it cannot be written."""
+    key = keys.parse_key(await store.get_secret(keys.NAME))
+    if key is not None:
+        audit.use_key(key)
+    return key
 
 
 async def needs_recovery(store: Store, directory: str) -> bool:
@@ -111,10 +121,14 @@ async def recover(store: Store, audit: AuditLog, directory: str) -> bool:
     """
     try:
         async with _alone(directory):
+            with suppress(OSError):  # then it is used all the same
+                await use_key_of(store, audit)
             await _recover(store, audit, directory)
             return True
-    except StoreUnwritable as error:
+    except (StoreUnwritable, StoreUnreadable) as error:
         _log.warning("calls of processes that are gone stay open: %s", error)
+    except TimeoutError as error:
+        _log.warning("calls of processes that are gone may stay open: %s", error)
     except OSError as error:
         _log.critical("calls of processes that are gone are not in the audit log: %s", error)
     return False
@@ -123,8 +137,9 @@ async def recover(store: Store, audit: AuditLog, directory: str) -> bool:
 async def _recover(store: Store, audit: AuditLog, directory: str) -> None:
     from callgate.sessions import journal_lines, owed_lines  # lazy: few processes die  # noqa: PLC0415
 
-    await journal_lines.store_lines(store, audit.path, directory)
-    await reap_dead(store, time.time())
+    dead = await store.dead_owners()  # first: whoever dies later may have lines that were not read
+    unread = await journal_lines.store_lines(store, audit.path, directory, dead)
+    await reap_dead(store, time.time(), [each for each in dead if each not in unread])
     await store.commit(ExpireConfirmations(at=time.time()))
     await journal_lines.close_cut(store, audit.path, directory)
     await owed_lines.write_owed(store, audit)
@@ -132,15 +147,20 @@ async def _recover(store: Store, audit: AuditLog, directory: str) -> None:
 
 @asynccontextmanager
 async def _alone(directory: str) -> AsyncIterator[None]:
-    """Under the lock of those who recover."""
+    """Under the lock of those who recover. `TimeoutError` where another does not let go of it:
+    it may be stopped."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
     descriptor = os.open(os.path.join(directory, _LOCK), os.O_RDWR | os.O_CREAT, 0o600)
-    waiting = asyncio.get_running_loop().run_in_executor(
-        None, fcntl.flock, descriptor, fcntl.LOCK_EX
-    )
     try:
-        await asyncio.shield(waiting)
+        until = time.monotonic() + _WAIT_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise TimeoutError(errno.ETIMEDOUT, "another process is at it") from None
+            await asyncio.sleep(_TRY_EVERY_S)
         yield
     finally:
-        # Not before the thread has let go of it, though whoever waited may be gone.
-        waiting.add_done_callback(lambda _: os.close(descriptor))
+        os.close(descriptor)

@@ -84,10 +84,11 @@ def record_of(call: StoredCall, event: Event, view: View) -> OutboxRecord:
 
 def _keyed(sha256: str, view: View) -> str | None:
     """As lines have it; None where there is no key to hash it with."""
-    key = view.get(StoredSecret, keys.NAME)
+    stored = view.get(StoredSecret, keys.NAME)
     if keys.is_keyed(sha256):
         return sha256
-    return keys.keyed_hash(bytes.fromhex(key.value), sha256) if key is not None else None
+    key = None if stored is None else keys.parse_key(stored.value)
+    return None if key is None else keys.keyed_hash(key, sha256)
 
 
 def started_call(called: Event, owner: str = "") -> StoredCall:

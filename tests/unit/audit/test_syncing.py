@@ -86,3 +86,20 @@ def test_the_last_lines_of_a_closed_file_are_synced_and_the_name_of_the_new_one(
     assert os.path.basename(all_segments(path)[0]) in synced
     assert {"audit.jsonl", "home"} <= set(synced)
     log.close()
+
+
+def test_without_a_thread_to_have_a_sync_is_done_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    failures = [OSError(5, "no")]
+
+    def sync() -> None:
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    group = GroupSync(sync)
+    with pytest.raises(OSError, match="no"):
+        group.request().result(0)
+    group.request().result(0)

@@ -10,6 +10,7 @@ import pytest
 
 from callgate.audit.records import CallRecord
 from callgate.core.effects import SideEffects
+from callgate.core.events import TERMINAL
 from callgate.core.ops import FinishCall, Reap
 from callgate.core.sessions import Mode
 from callgate.core.stored import CallState, OutboxRecord
@@ -112,3 +113,20 @@ async def test_a_line_that_could_not_be_written_is_written_with_the_next(bench: 
 
 def _full(record: CallRecord) -> None:
     raise OSError(28, "No space left on device")
+
+
+async def test_the_line_of_a_call_without_effects_is_there_before_the_store_may_have_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench("/", make_tool("look", SideEffects.READ))
+    append, lines_at_end = bench.log.append, []
+
+    def handed_over(session: Any, event: Any) -> None:
+        if event.type in TERMINAL:
+            lines_at_end.append(len(bench.recorder.records))
+        append(session, event)
+
+    monkeypatch.setattr(bench.log, "append", handed_over)
+    await bench.run("look")
+    await bench.run("look", {"unknown": 1})
+    assert lines_at_end == [1, 2]

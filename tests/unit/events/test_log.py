@@ -242,3 +242,21 @@ async def test_a_journal_is_not_told_of_what_no_store_took(monkeypatch: pytest.M
     await log.flush()
     await log.close()
     assert (lines.told, log.is_settled) == ([], False)
+
+
+async def test_what_was_dropped_is_left_in_the_journal_for_whoever_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BOUND", 2)
+    lines, desk = Lines(), Desk()
+    log = SessionLog(desk._open, lines)
+    desk.store.full = True
+    log.append(desk.session, desk.event("waits"))
+    await log.flush()
+    for _ in range(3):
+        log.append(desk.session, desk.event("waits, or is dropped"))
+    desk.store.full = False
+    await log.flush()
+    assert (await desk.types())[-1] == EVENTS_LOST
+    log.append(desk.session, desk.event("later"))
+    await log.flush()
+    await log.close()
+    assert (lines.told, log.is_settled) == ([], False)
