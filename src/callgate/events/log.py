@@ -128,7 +128,7 @@ class SessionLog:
         self._journal = journal
         self._checkpoint: asyncio.TimerHandle | None = None
         self.on_first_session: Callable[[], Op[Any]] | None = None
-        """Makes what is committed with the next session that is made."""
+        """Makes what is committed with the next session that is made. Idempotent."""
         self._has_gap = False
         """Whether something was dropped: only the journal may have it, for whoever comes next."""
         self._waiting = 0
@@ -342,7 +342,6 @@ class SessionLog:
             ops = _creation(logged.session, self._store.owner)
             if self.on_first_session is not None:
                 ops.append(self.on_first_session())
-                self.on_first_session = None
         logged.stored = True
         if logged.missed:
             events.append(_gap(logged))
@@ -373,6 +372,7 @@ class SessionLog:
             logged.failing = False
             if making:
                 logged.fence = results[1]
+                self.on_first_session = None
             if waited is not None and not waited.future.done():
                 waited.future.set_result(results[-1])
             if events and not logged.leaving:
