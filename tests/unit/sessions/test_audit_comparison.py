@@ -187,9 +187,10 @@ async def test_what_was_pruned_is_not_missed(prune: Prune, records: Records) -> 
 
 @pytest.mark.parametrize("prune", PRUNES)
 async def test_a_line_that_is_missing_is_found(prune: Prune, records: Records) -> None:
-    """Where files were dropped, the first minute of what is left is not judged."""
+    """Where files were dropped, what ended before the first chain that is left, or in its first
+    minute, is not judged."""
     last = (await prune(records))[-1]
-    end = _end(last.session, last.ts / 1000 + 61)
+    end = _end(last.session, time.time() + 61)
     await records.store.commit(Append(session=last.session, events=(end,)))
     assert await records.problems() == [f"call {end.payload['call_id']} of {last.session} has no line"]
 
@@ -252,6 +253,9 @@ class Generated:
 
     async def outbox(self) -> list[Any]:
         return []
+
+    async def get_secret(self, name: str) -> str | None:
+        return None
 
     async def read_all(self, after: str | None = None) -> EventPage:
         begin = int(after or 0)
