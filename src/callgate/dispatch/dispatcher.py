@@ -7,7 +7,8 @@
 
 `run` is that road. Each stage is a module beside this one: it returns what the next one needs, or
 raises a `ToolError`, and knows no other. The order is a security property: nothing may run a tool
-before `authorize` has returned. Around `run` stands an interface that takes and returns an agent's
+before `authorize` has returned. What is the same for every call of a tool, such as the first stage,
+is worked out once (`plans`). Around `run` stands an interface that takes and returns an agent's
 blocks (`ToolUseBlock`, `ToolResultBlock`).
 """
 
