@@ -96,9 +96,9 @@ class Pace:
     async def step(self) -> None:
         """Between two things that are there: go on, or wait for the next slice."""
         if self.turns.now() > self.until:
-            await self.rest()
+            await self.pause()
 
-    async def rest(self) -> None:
+    async def pause(self) -> None:
         """Wait for the next slice."""
         await self.turns.pause()
         self.begin()

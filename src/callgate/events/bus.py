@@ -100,7 +100,7 @@ class Subscription:
                 self._room += 1
                 yield item
                 if self._queue and pace.turns.now() > pace.until:
-                    await pace.rest()
+                    await pace.pause()
             if self._closed and not self._missed:
                 return
             if not self._missed:
