@@ -13,7 +13,7 @@ import msgspec
 from callgate.audit.keys import keyed_hash
 from callgate.audit.records import CallRecord, implied_end
 from callgate.core.calls import ToolCall
-from callgate.core.content import ContentBlock
+from callgate.core.content import ContentBlock, TextBlock
 from callgate.core.errors import DENIALS, ToolError, ToolValidationError
 from callgate.core.events import Event
 from callgate.core.results import ErrorInfo
@@ -61,9 +61,14 @@ def called(subject: Subject) -> Payload:
 
 
 def completed(output: ToolOutput, content: list[ContentBlock], duration_ms: float) -> Payload:
+    match content:
+        case [block] if type(block) is TextBlock and block.text.isascii():
+            size = len(block.text)
+        case _:
+            size = size_of(content)
     payload: Payload = {
         "success": output.success,
-        "output_size_bytes": size_of(content),
+        "output_size_bytes": size,
         "latency_ms": duration_ms,
     }
     if output.files_modified is not None:
