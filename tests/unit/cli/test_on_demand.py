@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,7 +129,7 @@ def test_none_is_started_where_one_serves_the_directory(world: World) -> None:
 def test_an_instance_that_nobody_uses_ends_by_itself(world: World) -> None:
     serving = start("serve", "--no-http", "--idle", "0.01", cwd=world.ws, env=world.env)
     out, err = serving.communicate(timeout=60)
-    assert (serving.returncode, err.decode()) == (0, "callgate: stopping: nobody uses it\n")
+    assert (serving.returncode, err.decode().splitlines()[-1]) == (0, "callgate: stopping: nobody uses it")
     assert out.startswith(b"callgate: listening on ")
     assert not list((world.home / "instances").iterdir()) and not (world.home / "run" / "callgate.sock").exists()
 
@@ -135,7 +138,33 @@ def test_one_that_would_have_to_read_its_settings_anew_ends_when_nobody_uses_it(
     serving = start("serve", "--no-http", "--idle", "1000", cwd=world.ws, env=world.env)
     assert serving.stdout is not None and serving.stdout.readline()
     world.set("[limits]\nconcurrency = 2\n")
-    assert (serving.communicate(timeout=60)[1], serving.returncode) == (b"callgate: stopping: nobody uses it\n", 0)
+    err = serving.communicate(timeout=60)[1].decode()
+    assert (serving.returncode, err.splitlines()[-1]) == (0, "callgate: stopping: nobody uses it")
+
+
+def test_it_serves_whoever_is_there_before_it_ends(world: World) -> None:
+    serving = start("serve", "--no-http", "--idle", "1000", cwd=world.ws, env=world.env)
+    assert serving.stdout is not None and serving.stdout.readline()
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(LIMIT_S)
+        peer.connect(str(world.home / "run" / "callgate.sock"))
+        frames = peer.makefile("rwb")
+
+        def ask(**frame: Any) -> Any:
+            frames.write(json.dumps({"protocol": 1, "requestId": "r", **frame}).encode() + b"\n")
+            frames.flush()
+            return json.loads(frames.readline())
+
+        world.set("[limits]\nconcurrency = 2\n")
+        asked = {"type": "list_tools", "settings": True, "clientInfo": {"caller": "cli", "cwd": str(world.ws)}}
+        limit = time.monotonic() + LIMIT_S
+        while not ask(**asked)["settings"]["restartFor"]:
+            assert time.monotonic() < limit
+        looks = time.monotonic() + 2.5  # it looks whether it is used each second
+        while time.monotonic() < looks:
+            assert ask(type="check_alive")["type"] == "alive"
+        frames.close()
+    assert serving.communicate(timeout=60) is not None and serving.returncode == 0
 
 
 def test_the_end_of_an_idle_instance_is_for_the_socket_alone(world: World) -> None:
