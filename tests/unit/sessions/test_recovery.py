@@ -20,6 +20,7 @@ from callgate.audit.keys import key_path, keyed_hash, make_key, read_key
 from callgate.audit.log import AuditLog
 from callgate.audit.reading import newest_first
 from callgate.audit.records import CallRecord, encode
+from callgate.core.effects import SideEffects
 from callgate.core.events import CALLED, COMPLETED, FAILED, TERMINAL, Event
 from callgate.core.ops import Acquire, Append, FinishCall, Fork, NewSession, PutSecret, StartCall
 from callgate.core.stored import StoredSession
@@ -222,9 +223,8 @@ def event(session: str, n: int, type: str, id: str, at: float) -> Event:
     return Event(id=id, timestamp=at, session_id=session, type=type, actor="tool", payload=payload)
 
 
-async def end_with_effects(store: MemoryStore, session: str, fence: int, n: int, ts: int) -> None:
-    at = ts / 1000
-    start = StartCall(
+def start_call(store: MemoryStore, session: str, fence: int, n: int, at: float) -> StartCall:
+    return StartCall(
         session=session,
         fence=fence,
         event=event(session, n, CALLED, f"b{n}", at),
@@ -233,9 +233,14 @@ async def end_with_effects(store: MemoryStore, session: str, fence: int, n: int,
         caller="cli",
         tool="put",
         tool_use_id=f"c{n}",
-        side_effects="write",
-        arguments_sha256="",
+        side_effects=SideEffects.WRITE,
+        arguments_sha256="0" * 64,
     )
+
+
+async def end_with_effects(store: MemoryStore, session: str, fence: int, n: int, ts: int) -> None:
+    at = ts / 1000
+    start = start_call(store, session, fence, n, at)
     record = record_text(line(session, n, ts=ts, side_effects="write"))
     end = event(session, n, COMPLETED, f"e{n}", at)
     finish = FinishCall(session=session, fence=fence, event=end, call=f"c{n}", owner=store.owner, record=record)
@@ -264,11 +269,7 @@ async def test_a_key_in_the_store_that_is_none_is_not_used(home: Path, value: st
     dead, store = MemoryStore(tables), MemoryStore(tables)
     await dead.commit(PutSecret(name="audit", value=value))
     fence = await begin(dead, "s2")
-    start = event("s2", 7, CALLED, "b7", 1.0)
-    await dead.commit(
-        StartCall(session="s2", fence=fence, event=start, call="c7", owner=dead.owner, caller="cli", tool="put",
-                  tool_use_id="c7", side_effects="write", arguments_sha256="0" * 64)
-    )  # fmt: skip
+    await dead.commit(start_call(dead, "s2", fence, 7, 1.0))
     await dead.close()
     assert await recovered(home, store)
     assert lines_of(home)["c7"] == 1
@@ -291,11 +292,7 @@ async def test_whoever_dies_while_lines_are_read_is_recovered_with_its_lines(
     tables = Tables()
     dying, store = MemoryStore(tables), MemoryStore(tables)
     fence = await begin(dying, "s1")
-    start = event("s1", 1, CALLED, "b1", 1.0)
-    await dying.commit(
-        StartCall(session="s1", fence=fence, event=start, call="c1", owner=dying.owner, caller="cli", tool="put",
-                  tool_use_id="c1", side_effects="write", arguments_sha256="")
-    )  # fmt: skip
+    await dying.commit(start_call(dying, "s1", fence, 1, 1.0))
     log = log_of(home, journals=str(home / "run"), owner=dying.owner)
     log.append(line("s1", 1, side_effects="write", called="b1"))
     read = journal_lines.store_lines
