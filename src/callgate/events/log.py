@@ -81,6 +81,7 @@ class _LoggedSession:
     """A session that this process writes about."""
 
     __slots__ = (
+        "again",
         "dropped",
         "failing",
         "fence",
@@ -98,6 +99,8 @@ class _LoggedSession:
         self.stored = fence is not None
         """Whether it is in the store, as far as we know."""
         self.items: list[Event | _Waited] = []
+        self.again = 0
+        """How many of these, at the front, were tried before."""
         self.dropped = 0
         """The number of the event up to which output was dropped."""
         self.failing = False
@@ -288,7 +291,7 @@ class SessionLog:
     def _write_all(self) -> None:
         dirty, self._dirty, self._waiting = self._dirty, {}, 0
         for logged in dirty.values():
-            items, logged.items = logged.items, []
+            items, logged.items, logged.again = logged.items, [], 0
             events: list[Event] = []
             for item in items:
                 if type(item) is _Waited:
@@ -432,7 +435,8 @@ class SessionLog:
         again: list[Event | _Waited] = [*events]
         if waited is not None and waited.insist:
             again.append(waited)
-        logged.items[:0] = again
+        logged.items[logged.again : logged.again] = again  # behind what failed before it
+        logged.again += len(again)
         if again:
             self._dirty[logged.session.id] = logged
             if self._timer is None:

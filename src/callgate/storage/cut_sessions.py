@@ -46,6 +46,8 @@ def close_cut_calls(op: CloseCutCalls, view: View) -> tuple[str, ...]:
 def _open_calls(view: View, cut: CutSession) -> dict[str, StoredCall]:
     """The calls without a row that were started by those who are gone and have no end."""
     found: dict[str, StoredCall] = {}
+    ended: set[str] = set()
+    """Whichever came first: a disk in trouble may have delayed the start."""
     for seq, text in view.events(cut.session_id, cut.after):
         if '"type":"tool.' not in text:
             continue
@@ -54,5 +56,9 @@ def _open_calls(view: View, cut: CutSession) -> dict[str, StoredCall]:
             call = started_call(event, cut.owners[-1])
             found[call.id] = call
         elif event.type in TERMINAL:
-            found.pop(str(event.payload.get("call_id") or event.payload.get("tool_use_id")), None)
-    return {id: call for id, call in found.items() if view.get(StoredCall, id) is None}
+            ended.add(str(event.payload.get("call_id") or event.payload.get("tool_use_id")))
+    return {
+        id: call
+        for id, call in found.items()
+        if id not in ended and view.get(StoredCall, id) is None
+    }

@@ -129,6 +129,17 @@ async def test_on_a_full_disk_events_wait_and_what_is_waited_for_is_told(desk: D
     assert (await desk.store.get_session(desk.session.id)).title == "later"
 
 
+async def test_what_a_full_disk_refused_in_several_pieces_keeps_its_order(desk: Desk) -> None:
+    desk.store.full = True
+    for name in ("first", "second", "third"):
+        desk.log.append(desk.session, desk.event(name))
+        desk.log.commit(desk.session, UpdateSession(session=desk.session.id, at=1.0, title=name))
+    await desk.log.flush()
+    desk.store.full = False
+    await desk.log.flush()
+    assert await desk.types() == [SESSION_CREATED, "first", "second", "third"]
+
+
 async def test_what_a_full_disk_cost_is_counted_in_its_place(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BOUND", 5)
     desk.store.full = True

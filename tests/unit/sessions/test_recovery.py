@@ -383,3 +383,16 @@ def test_a_journal_that_somebody_removed_is_made_again(home: Path) -> None:
     (journal,) = dead_journals(str(home / "run"))
     with journal:
         assert [each.call_id for each in journal.lines(str(home / "audit.jsonl"))] == ["c2"]
+
+
+async def test_a_call_whose_start_reached_the_store_after_its_end_is_not_ended_again(home: Path) -> None:
+    tables = Tables()
+    dead, store = MemoryStore(tables), MemoryStore(tables)
+    fence = await begin(dead, "s1")
+    late = (event("s1", 1, COMPLETED, "e1", 1.0), event("s1", 1, CALLED, "b1", 1.0))
+    await dead.commit(Append(session="s1", fence=fence, events=late))
+    killed(home, line("s1", 1, called="b1"))
+    await dead.close()
+    assert await recovered(home, store)
+    assert await ends_of(store, "s1") == ["e1"]
+    assert lines_of(home) == {"c1": 1}
