@@ -61,14 +61,14 @@ def select(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[An
 
 def insert(db: apsw.Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
     """Insert rows; `into` is the statement up to its values."""
-    for some, places in _in_steps(rows):
-        db.execute(f"{into} values {places}", some)
+    for some, placeholders in _in_steps(rows):
+        db.execute(f"{into} values {placeholders}", some)
 
 
 def count_sessions(db: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
     """Set what grows with each event: ord, last_seq, messages, updated_at and touch."""
-    for some, places in _in_steps(rows):
-        db.execute(_COUNT.format(places), some)
+    for some, placeholders in _in_steps(rows):
+        db.execute(_COUNT.format(placeholders), some)
 
 
 def _in_steps(rows: Sequence[tuple[Any, ...]]) -> Iterator[tuple[list[Any], str]]:
@@ -81,12 +81,12 @@ def _in_steps(rows: Sequence[tuple[Any, ...]]) -> Iterator[tuple[list[Any], str]
         while size > len(rows) - at:
             size //= 2
         some = rows[at : at + size]
-        yield [value for row in some for value in row], _places(len(some[0]), size)
+        yield [value for row in some for value in row], _placeholders(len(some[0]), size)
         at += size
 
 
 @cache
-def _places(columns: int, rows: int) -> str:
+def _placeholders(columns: int, rows: int) -> str:
     return ", ".join([f"({', '.join('?' * columns)})"] * rows)
 
 
