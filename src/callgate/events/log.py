@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, final
 
 from msgspec.structs import replace
 
-from callgate.core.events import EVENTS_LOST, SESSION_CREATED, Event
+from callgate.core.events import EVENTS_LOST, OUTPUT_DELTA, SESSION_CREATED, Event
 from callgate.core.ids import ulid
 from callgate.core.ops import (
     Acquire,
@@ -85,6 +85,7 @@ class _LoggedSession:
         "dropped",
         "failing",
         "fence",
+        "has_output",
         "items",
         "leaving",
         "lost",
@@ -101,6 +102,8 @@ class _LoggedSession:
         self.items: list[Event | _Waited] = []
         self.again = 0
         """How many of these, at the front, were tried before."""
+        self.has_output = fence is not None
+        """Whether there may be output to drop: what others wrote is not known."""
         self.dropped = 0
         """The number of the event up to which output was dropped."""
         self.failing = False
@@ -378,7 +381,9 @@ class SessionLog:
                 self.on_first_session = None
             if waited is not None and not waited.future.done():
                 waited.future.set_result(results[-1])
-            if events and not logged.leaving:
+            if not logged.has_output:
+                logged.has_output = any(each.type == OUTPUT_DELTA for each in events)
+            if events and logged.has_output and not logged.leaving:
                 self._drop_output(logged, results[-1 if waited is None else -2][-1])
             return
         if not isinstance(error, StoreError):
