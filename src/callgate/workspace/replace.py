@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from callgate.core.directories import sync_file
+from callgate.core.disk.background import BackgroundSync
 from callgate.core.disk.shared_syncs import share_sync
 from callgate.workspace.noting import (
     DIRECTORY_MADE,
@@ -90,8 +91,6 @@ def _syncing(fd: int, *, synced: bool) -> Iterator[Callable[[], None]]:
     if not synced:
         yield _nothing
         return
-    from callgate.core.disk.background import BackgroundSync  # lazy: with the first write  # noqa: PLC0415
-
     sync = BackgroundSync(partial(sync_file, fd))
     try:
         yield sync.wait

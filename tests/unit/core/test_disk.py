@@ -9,7 +9,7 @@ from contextvars import ContextVar
 import pytest
 
 from callgate.core.disk import shared_syncs, threads
-from callgate.core.disk.background import BackgroundSync
+from callgate.core.disk.background import BackgroundSync, disk_jobs
 from callgate.core.disk.shared_syncs import SharedSyncs
 from callgate.core.environment import off_loop
 
@@ -42,7 +42,7 @@ async def test_many_jobs_end_each_with_its_own_result() -> None:
     async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
         jobs = [group.create_task(off_loop(lambda n=n: n)) for n in range(200)]  # type: ignore[misc]
     assert [job.result() for job in jobs] == list(range(200))
-    assert threads.unfinished() == 0
+    assert not disk_jobs
 
 
 async def test_work_that_has_begun_is_waited_for_however_often_its_caller_is_cancelled() -> None:

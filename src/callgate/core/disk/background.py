@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 
-from callgate.core.disk.threads import unfinished
-
+disk_jobs: set[object] = set()
+"""What the disk's threads (`threads`) have to do or do just now."""
 _FEW = 4
 """Jobs of the disk's threads up to which each has helpers: no more than three."""
 
@@ -27,7 +27,7 @@ class BackgroundSync:
         """Whoever takes the one that is there does the work."""
         self._error: Exception | None = None
         self._ended: Future[None] | None = None
-        if unfinished() <= _FEW:
+        if len(disk_jobs) <= _FEW:
             try:
                 self._ended = _helpers().submit(self._run)
             except RuntimeError:

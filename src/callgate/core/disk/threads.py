@@ -17,6 +17,8 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+from callgate.core.disk.background import disk_jobs
+
 T = TypeVar("T")
 
 DISK_THREADS = 32
@@ -72,11 +74,13 @@ class DiskJob(Generic[T]):
     def run(self) -> None:
         """In its thread."""
         if not self._takes_ticket():
+            disk_jobs.discard(self)
             return
         try:
             self._result = self._context.run(self._work)
         except BaseException as error:  # for whoever waits
             self._error = error
+        disk_jobs.discard(self)  # before anybody hears of it
         self._endings.add(self)
 
     def end(self) -> None:
@@ -125,15 +129,14 @@ class _Threads:
 
     def __init__(self) -> None:
         self.endings: WeakKeyDictionary[asyncio.AbstractEventLoop, _Endings] = WeakKeyDictionary()
-        self.unfinished: set[DiskJob[Any]] = set()
         self._queue: SimpleQueue[DiskJob[Any] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
 
     def submit(self, job: DiskJob[T]) -> None:
-        self.unfinished.add(job)
+        disk_jobs.add(job)
         self._queue.put(job)
         started = len(self._threads)
-        if started < len(self.unfinished) and started < DISK_THREADS:
+        if started < len(disk_jobs) and started < DISK_THREADS:
             name = f"callgate-disk_{started}"
             thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._threads.append(thread)
@@ -147,7 +150,6 @@ class _Threads:
     def _run(self) -> None:
         while (job := self._queue.get()) is not None:
             job.run()
-            self.unfinished.discard(job)
             del job
 
     def close(self) -> None:
@@ -172,11 +174,6 @@ def submit(work: Callable[[], T]) -> DiskJob[T]:
     return job
 
 
-def unfinished() -> int:
-    """How many jobs are under way or wait for a thread."""
-    return len(_threads.unfinished)
-
-
 def _close() -> None:
     _threads.close()
 
@@ -187,6 +184,7 @@ atexit.register(_close)  # whoever ends the process does not end a change half-w
 def _begin_anew() -> None:
     global _threads
     _threads = _Threads()
+    disk_jobs.clear()
 
 
 os.register_at_fork(after_in_child=_begin_anew)
