@@ -99,7 +99,8 @@ class CallFiles:
     def _guard(
         self, call: ToolCall, subject: Subject, files: WorkspaceFileAPI, report: Report
     ) -> Guard:
-        book = self._policies(call.session.workspace)
+        with opening():  # the settings may be read anew, while a tool runs
+            book = self._policies(call.session.workspace)
         rules = _path_rules(book) if book.has_rules else ()
 
         artifacts = self._artifacts.get(call.session.id)

@@ -16,6 +16,7 @@ from callgate.dispatch.subjects import Subject, question
 from callgate.dispatch.tools.registry import Registry
 from callgate.policy.decide import Rulebook
 from callgate.policy.path_rules import PathRule, binding, words
+from callgate.workspace.paths import opening
 
 if TYPE_CHECKING:
     from callgate.dispatch.commands.path_search import Matches
@@ -31,7 +32,8 @@ class CommandRules:
 
     def of(self, call: ToolCall, subject: Subject) -> tuple[PathRule, ...]:
         """The rules that bind the call's command, as the policy is now."""
-        book = self._policies(call.session.workspace)
+        with opening():  # the settings may be read anew, while a tool runs
+            book = self._policies(call.session.workspace)
         if not book.has_rules:
             return ()
         around = subject.enclosure

@@ -14,6 +14,7 @@ import pytest
 
 from callgate import Gate, ToolContext, ToolExecutionError, tool
 from callgate.audit.reading import newest_first
+from callgate.config import policies
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
@@ -285,3 +286,15 @@ async def test_writers_of_one_file_follow_each_other_and_lose_nothing(home: Path
             for n in range(WRITERS):
                 group.create_task(patch(n))
     assert (workspace / "a.txt").read_text() == "".join(f"[{n}]" for n in range(WRITERS))
+
+
+async def test_settings_that_are_read_anew_for_a_tool_are_not_opened_by_it(
+    home: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (home / "settings.toml").write_text("")
+    monkeypatch.setattr(policies, "LOOK_EVERY_S", -1.0)
+    async with Gate(workspace, mode="write") as gate:
+        await ok(gate, "write_file", path="a.txt", content="x")
+        (home / "settings.toml").write_text('[durability]\nfiles = "fast"\n')
+        await ok(gate, "write_file", path="a.txt", content="y")
+    assert [each.message for each in caplog.records if each.name == "callgate.raw_open"] == []
