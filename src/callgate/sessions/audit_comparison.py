@@ -55,8 +55,8 @@ class _Line(NamedTuple):
     number: int
     record: CallRecord
 
-    def problem(self, what: str) -> Problem:
-        return Problem(self.file, self.number, f"call {self.record.call_id} {what}")
+    def problem(self, message: str) -> Problem:
+        return Problem(self.file, self.number, f"call {self.record.call_id} {message}")
 
 
 async def compare(store: Store, path: str, directory: str) -> Comparison:
@@ -123,8 +123,8 @@ class _Comparison:
         async for call, event, _ in self._ended(self._begin):
             end = self.ends.get(self._hash(call), _HAS_LINE)
             if not end & _HAS_LINE and call not in self._owed and event.timestamp >= oldest:
-                what = f"call {call} of {event.session_id} has no line"
-                self.problems.append(Problem(self._path, 0, what))
+                message = f"call {call} of {event.session_id} has no line"
+                self.problems.append(Problem(self._path, 0, message))
                 if len(self.problems) >= MOST:
                     return
 
@@ -176,8 +176,8 @@ class _Comparison:
             hash = self._hash(call)
             if hash in self.ends:
                 if event.session_id not in self._forks:  # else a copy: clocks may be set back
-                    what = f"call {call} has two ends in the store"
-                    self.problems.append(Problem(self._path, 0, what))
+                    message = f"call {call} has two ends in the store"
+                    self.problems.append(Problem(self._path, 0, message))
                 continue
             self.ends[hash] = self._hash(f"audit_{event.id}") << 2
         return after
