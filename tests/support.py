@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -231,3 +232,20 @@ def make_tool(
             return bool(on_cancel()) if on_cancel is not None else False
 
     return Probe
+
+
+LIMIT_S = 60
+
+
+class HeldWork:
+    """Says when it begins, and ends when it is let go."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.free = threading.Semaphore(0)
+        self.count = 0
+
+    def __call__(self) -> None:
+        self.count += 1
+        self.begun.release()
+        assert self.free.acquire(timeout=LIMIT_S)

@@ -134,8 +134,12 @@ class AuditLog:
         """Descriptors of closed files whose last lines are still to be synced."""
         self._named = False
         """Whether the name of the file that is open was synced."""
-        self._is_ahead = False
-        """Whether there are lines that the store may follow and that no sync has covered."""
+        self._sync_lock = threading.Lock()
+        """Held by the one thread that syncs: whoever comes after it relies on what it did."""
+        self._unstored = 0
+        """Lines from which the store follows ..."""
+        self._unstored_synced = 0
+        """... and how many of them a sync has covered."""
         _logs.add(self)
 
     def ensure_open(self) -> None:
@@ -178,7 +182,7 @@ class AuditLog:
         at.prev = hash
         at.file = self._number
         if not is_stored:
-            self._is_ahead = True
+            self._unstored += 1
         if self._dropping:
             self._drop()
 
@@ -245,16 +249,22 @@ class AuditLog:
     def sync_before_store(self) -> None:
         """Sync the lines from which the store is about to follow: what a power cut takes from the
         log, it takes from the store too. In any thread."""
-        if not self._is_ahead:
+        if self._unstored == self._unstored_synced:
             return
         try:
-            self._sync()
+            with self._sync_lock:
+                if self._unstored != self._unstored_synced:  # else it was under way
+                    self._sync_now()
         except OSError as error:
             _log.critical("the audit lines of calls without effects are not on the disk: %s", error)
 
     def _sync(self) -> None:
+        with self._sync_lock:
+            self._sync_now()
+
+    def _sync_now(self) -> None:
         with self._switching:
-            self._is_ahead = False
+            covered = self._unstored
             descriptors, self._unsynced = self._unsynced, []
             if self._fd >= 0:
                 descriptors.append(os.dup(self._fd))
@@ -267,6 +277,7 @@ class AuditLog:
                 sync_file(descriptor)
             if not named:
                 sync_directory(os.path.dirname(self.path))
+            self._unstored_synced = covered
         except OSError:
             self._named = False
             raise
@@ -296,7 +307,8 @@ class AuditLog:
 
     def abandon(self) -> None:
         """Close it in a forked child, which has none of the threads."""
-        self._switching, self._syncs = threading.Lock(), None
+        self._switching, self._sync_lock = threading.Lock(), threading.Lock()
+        self._syncs = None
         self.close()
 
     def _get_ready(self) -> None:

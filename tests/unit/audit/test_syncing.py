@@ -8,31 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from callgate.audit import log as log_module
 from callgate.audit.log import AuditLog
 from callgate.audit.segments import all_segments
 from callgate.audit.syncing import GroupSync
 from tests.needs import needs
+from tests.support import LIMIT_S, HeldWork
 from tests.unit.audit.test_log import record
-
-LIMIT_S = 60
-
-
-class HeldSync:
-    """A sync that says when it begins, and ends when it is let go."""
-
-    def __init__(self) -> None:
-        self.begun = threading.Semaphore(0)
-        self.free = threading.Semaphore(0)
-        self.count = 0
-
-    def __call__(self) -> None:
-        self.count += 1
-        self.begun.release()
-        assert self.free.acquire(timeout=LIMIT_S)
 
 
 def test_who_comes_while_a_sync_is_under_way_shares_the_next_one() -> None:
-    sync = HeldSync()
+    sync = HeldWork()
     group = GroupSync(sync)
     first = group.request()
     assert sync.begun.acquire(timeout=LIMIT_S)
@@ -103,3 +89,42 @@ def test_without_a_thread_to_have_a_sync_is_done_at_once(monkeypatch: pytest.Mon
     with pytest.raises(OSError, match="no"):
         group.request().result(0)
     group.request().result(0)
+
+
+def test_the_store_waits_for_a_sync_of_its_lines_that_others_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldWork()
+    monkeypatch.setattr(log_module, "sync_file", lambda fd: held())
+    log = AuditLog(str(tmp_path / "audit.jsonl"))
+    log.append(record(1))
+    begun = log.request_sync()
+    assert held.begun.acquire(timeout=LIMIT_S)
+    store = threading.Thread(target=log.sync_before_store)
+    store.start()
+    store.join(0.2)
+    assert store.is_alive()
+    held.free.release()
+    begun.result(LIMIT_S)
+    store.join(LIMIT_S)
+    assert not store.is_alive() and held.count == 1
+    log.close()
+
+
+def test_lines_whose_sync_failed_are_synced_before_the_next_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+
+    def fail(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    log = AuditLog(str(tmp_path / "audit.jsonl"))
+    log.append(record(1))
+    monkeypatch.setattr(log_module, "sync_file", fail)
+    log.sync_before_store()
+    monkeypatch.setattr(log_module, "sync_file", synced.append)
+    log.sync_before_store()
+    log.sync_before_store()
+    assert len(synced) == 1
+    log.close()

@@ -12,23 +12,9 @@ from callgate.core.disk import shared_syncs, threads
 from callgate.core.disk.background import BackgroundSync, disk_jobs
 from callgate.core.disk.shared_syncs import SharedSyncs
 from callgate.core.environment import off_loop
+from tests.support import LIMIT_S, HeldWork
 
-LIMIT_S = 60
 name: ContextVar[str] = ContextVar("name")
-
-
-class HeldWork:
-    """Says when it begins, and ends when it is let go."""
-
-    def __init__(self) -> None:
-        self.begun = threading.Semaphore(0)
-        self.free = threading.Semaphore(0)
-        self.count = 0
-
-    def __call__(self) -> None:
-        self.count += 1
-        self.begun.release()
-        assert self.free.acquire(timeout=LIMIT_S)
 
 
 async def test_work_has_the_context_of_its_caller_and_gives_its_result_or_error() -> None:
