@@ -25,12 +25,14 @@ from callgate.core.stored import (
     CutSession,
     OutboxRecord,
     Pin,
+    SharedEntry,
     StoredCall,
     StoredConfirmation,
     StoredGrant,
     StoredMessage,
     StoredSecret,
     StoredSession,
+    entries_key,
 )
 from callgate.core.stores import (
     PAGE,
@@ -160,6 +162,9 @@ class Tables:
         for session in view.touched:
             self._changes += 1
             numbers[session] = self.touches[session] = self._changes
+        for changed in view.entry_kinds:
+            self._changes += 1
+            numbers[entries_key(changed)] = self._changes
         for session in view.deleted:
             self._delete(session)
         for session in view.dropped:
@@ -394,6 +399,12 @@ class MemoryStore:
             events=sum(each.last_seq for each in sessions),
             messages=sum(each.messages for each in sessions),
         )
+
+    async def entries(self, kind: str) -> Sequence[SharedEntry]:
+        return sorted(self._rows.find(SharedEntry, "kind", kind), key=lambda each: each.name)
+
+    async def alive(self, owner: str) -> bool:
+        return self._rows.alive(owner)
 
     async def dead_owners(self) -> Sequence[str]:
         owners = {call.owner for call in await self.open_calls()}

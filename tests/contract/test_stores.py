@@ -29,12 +29,15 @@ from callgate.core.ops import (
     CloseCutCalls,
     DeleteSession,
     DropBlob,
+    DropEntry,
     DropOutput,
     DropPins,
+    EntryReceipt,
     ExpireConfirmations,
     Fork,
     NewSession,
     PutBlob,
+    PutEntry,
     PutGrant,
     PutPin,
     PutSecret,
@@ -52,10 +55,12 @@ from callgate.core.stored import (
     CutSession,
     OutboxRecord,
     Pin,
+    SharedEntry,
     StoredCall,
     StoredGrant,
     StoredMessage,
     StoredSession,
+    entries_key,
 )
 from callgate.core.stores import (
     AnswerMismatch,
@@ -1424,3 +1429,70 @@ async def test_a_closed_store_says_so(store: Store) -> None:
         store.commit(PutBlob(data=b""))
     with pytest.raises(StoreClosed):
         await store.pins()
+
+
+# Entries that all processes share.
+
+
+async def test_an_entry_is_set_read_and_dropped(store: Any) -> None:
+    [first] = await store.commit(PutEntry(kind="rule", name="b", value='{"x":1}'))
+    [second] = await store.commit(PutEntry(kind="rule", name="a", value="2"))
+    await store.commit(PutEntry(kind="other", name="a", value="3"))
+    assert first == EntryReceipt(True, SharedEntry(kind="rule", name="b", value='{"x":1}', version=1))
+    assert [*await store.entries("rule")] == [second.entry, first.entry]
+    [gone] = await store.commit(DropEntry(kind="rule", name="b"))
+    assert gone == EntryReceipt(True, None)
+    assert [*await store.entries("rule")] == [second.entry]
+    assert [each.value for each in await store.entries("other")] == ["3"]
+
+
+async def test_of_two_who_change_one_version_of_an_entry_one_does(world: World) -> None:
+    one, other = await world.open(), await world.open()
+    results = await asyncio.gather(
+        *(each.commit(PutEntry(kind="k", name="n", value=each.owner, expected=0)) for each in (one, other))
+    )
+    assert sorted(receipt.applied for (receipt,) in results) == [False, True]
+    [stands] = await one.entries("k")
+    assert {receipt.entry for (receipt,) in results} == {stands}
+    [late] = await one.commit(DropEntry(kind="k", name="n", expected=7))
+    assert late == EntryReceipt(False, stands)
+    [changed] = await other.commit(PutEntry(kind="k", name="n", value="new", expected=stands.version))
+    assert (changed.applied, changed.entry.version) == (True, stands.version + 1)
+
+
+async def test_an_entry_that_is_set_to_its_value_stays_as_it_is(store: Any) -> None:
+    [first] = await store.commit(PutEntry(kind="k", name="n", value="v"))
+    assert await store.commit(PutEntry(kind="k", name="n", value="v")) == (first,)
+
+
+async def test_a_change_of_entries_wakes_those_who_wait_for_their_kind(world: World) -> None:
+    one, other = await world.open(), await world.open()
+    await one.commit(PutEntry(kind="rule", name="a", value="0"))
+    with other.wake(entries_key("rule")) as rules, other.wake(entries_key("pin")) as pins:
+        while await rules.wait(0.3):
+            pass  # the first look of a watcher tells everyone
+        while await pins.wait(0.3):
+            pass
+        await one.commit(PutEntry(kind="rule", name="a", value="1"))
+        assert await rules.wait(5.0)
+        assert [each.value for each in await other.entries("rule")] == ["1"]
+        assert not await pins.wait(0.1)
+
+
+async def test_a_process_is_alive_until_its_store_is_closed(world: World) -> None:
+    one, other = await world.open(), await world.open()
+    await new_session(one)
+    await new_session(other)
+    assert await one.alive(one.owner) and await one.alive(other.owner)
+    await other.close()
+    assert not await one.alive(other.owner)
+    assert not await one.alive("own_never")
+
+
+async def test_who_made_a_session_and_who_answered_are_kept(store: Any) -> None:
+    session = await new_session(store, principal="ada")
+    assert (await store.get_session(session)).principal == "ada"
+    question = ask(store, session)
+    await store.commit(question)
+    await store.commit(answer(question, ConfirmationState.ALLOWED, principal="grace"))
+    assert (await store.get_confirmation(question.confirmation)).principal == "grace"

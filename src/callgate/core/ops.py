@@ -25,8 +25,10 @@ from callgate.core.effects import SideEffects
 from callgate.core.events import Event
 from callgate.core.sessions import Mode, Root
 from callgate.core.stored import (
+    LOCAL,
     ConfirmationState,
     Pin,
+    SharedEntry,
     StoredCall,
     StoredConfirmation,
     StoredGrant,
@@ -50,6 +52,12 @@ class Resolution(msgspec.Struct, frozen=True):
     applied: bool
     """False: someone else was first; `confirmation` carries their answer."""
     confirmation: StoredConfirmation
+
+
+class EntryReceipt(msgspec.Struct, frozen=True):
+    applied: bool
+    """False: it has another version than the expected one; `entry` is what stands."""
+    entry: SharedEntry | None
 
 
 class Reaped(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +108,7 @@ class NewSession(SessionOp[StoredSession], frozen=True, kw_only=True):
     extra_roots: tuple[Root, ...] = ()
     tags: frozenset[str] = frozenset()
     meta: Mapping[str, Any] = {}
+    principal: str = LOCAL
     at: float
 
 
@@ -263,6 +272,7 @@ class ResolveConfirmation(EventOp[Resolution], frozen=True, kw_only=True):
     """The arguments that the answer puts in place of the question's; it covers only these."""
     answer: Mapping[str, Any] | None = None
     by: str | None = None
+    principal: str | None = None
     grants: tuple[StoredGrant, ...] = ()
     at: float
 
@@ -310,6 +320,23 @@ class PutBlob(Op[str], frozen=True, kw_only=True):
 
 class DropBlob(Op[bool], frozen=True, kw_only=True):
     sha256: str
+
+
+class PutEntry(Op[EntryReceipt], frozen=True, kw_only=True):
+    """Set a shared entry, or only if its version is the expected one; 0: if there is none."""
+
+    kind: str
+    name: str
+    value: str
+    expected: int | None = None
+
+
+class DropEntry(Op[EntryReceipt], frozen=True, kw_only=True):
+    """Remove a shared entry, or only if its version is the expected one."""
+
+    kind: str
+    name: str
+    expected: int | None = None
 
 
 class PutSecret(Op[str], frozen=True, kw_only=True):

@@ -11,6 +11,9 @@ import msgspec
 from callgate.core.effects import SideEffects
 from callgate.core.sessions import Mode, Root
 
+LOCAL = "local"
+"""The principal where there is only one person."""
+
 
 class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     id: str
@@ -27,6 +30,8 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     """The turn under way."""
     meta: Mapping[str, Any] = {}
     """Whatever else belongs to the session; the store does not look inside."""
+    principal: str = LOCAL
+    """Who made it."""
     created_at: float
     updated_at: float
     """When something last happened in it."""
@@ -130,6 +135,26 @@ class StoredSecret(msgspec.Struct, frozen=True, kw_only=True):
         return self.name
 
 
+class SharedEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A value that every process which shares the store sees: a rule, a pin, a server's address."""
+
+    kind: str
+    name: str
+    value: str
+    """As JSON; the store does not look inside."""
+    version: int = 1
+    """Grows with each change."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.kind, self.name
+
+
+def entries_key(kind: str) -> str:
+    """What `Store.wake` takes in place of a session, for changes of the entries of one kind."""
+    return f"@{kind}"
+
+
 class ConfirmationState(StrEnum):
     PENDING = "pending"
     ALLOWED = "allowed"
@@ -151,6 +176,8 @@ class StoredConfirmation(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments that the answer put in place of the question's."""
     answer: Mapping[str, Any] | None = None
     by: str | None = None
+    principal: str | None = None
+    """Who answered."""
     resolved: str | None = None
     """The id of the event that closed it."""
 
@@ -176,6 +203,8 @@ class StoredGrant(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it answers a question that a rule asks."""
     network: bool = False
     """Whether it was given to a command that asks for the network."""
+    principal: str = LOCAL
+    """Who gave it."""
 
     @property
     def key(self) -> str:

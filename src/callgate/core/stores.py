@@ -40,6 +40,7 @@ from callgate.core.stored import (
     CutSession,
     OutboxRecord,
     Pin,
+    SharedEntry,
     StoredCall,
     StoredConfirmation,
     StoredGrant,
@@ -225,6 +226,14 @@ class Store(Protocol):
 
     async def cut_sessions(self) -> Sequence[CutSession]: ...
 
+    async def entries(self, kind: str) -> Sequence[SharedEntry]:
+        """The shared entries of one kind, by name."""
+        ...
+
+    async def alive(self, owner: str) -> bool:
+        """Whether the process with this name still runs, as far as the store can tell."""
+        ...
+
     async def get_secret(self, name: str) -> str | None: ...
 
     async def audited_from(self) -> str | None:
@@ -232,7 +241,7 @@ class Store(Protocol):
         ...
 
     def wake(self, *sessions: str) -> Hint:
-        """Hints about these sessions, or about any."""
+        """Hints about these sessions, or about any; `entries_key` names entries instead."""
         ...
 
     async def close(self) -> None:

@@ -169,6 +169,7 @@ def resolve_confirmation(op: ResolveConfirmation, view: View) -> Resolution:
         amended_sha256=op.amended_sha256,
         answer=op.answer,
         by=op.by,
+        principal=op.principal,
         resolved=op.event.id,
     )
     view.append(op.session, (op.event,))

@@ -22,8 +22,10 @@ from callgate.core.ops import (
     CloseCutCalls,
     DeleteSession,
     DropBlob,
+    DropEntry,
     DropOutput,
     DropPins,
+    EntryReceipt,
     ExpireConfirmations,
     FinishCall,
     Fork,
@@ -31,6 +33,7 @@ from callgate.core.ops import (
     Op,
     PutBlob,
     PutConfirmation,
+    PutEntry,
     PutGrant,
     PutPin,
     PutSecret,
@@ -43,7 +46,14 @@ from callgate.core.ops import (
     UpdateSession,
     UseGrant,
 )
-from callgate.core.stored import OutboxRecord, Pin, StoredGrant, StoredSecret, StoredSession
+from callgate.core.stored import (
+    OutboxRecord,
+    Pin,
+    SharedEntry,
+    StoredGrant,
+    StoredSecret,
+    StoredSession,
+)
 from callgate.core.stores import SessionLocked, StaleOwner
 from callgate.storage import calls
 from callgate.storage.cut_sessions import close_cut_calls
@@ -92,6 +102,7 @@ def _new_session(op: NewSession, view: View) -> StoredSession:
         extra_roots=op.extra_roots,
         tags=op.tags,
         meta=op.meta,
+        principal=op.principal,
         created_at=op.at,
         updated_at=op.at,
     )
@@ -238,6 +249,28 @@ def _clear_outbox(op: ClearOutbox, view: View) -> int:
     return len(records)
 
 
+def _put_entry(op: PutEntry, view: View) -> EntryReceipt:
+    known = view.get(SharedEntry, (op.kind, op.name))
+    version = known.version if known is not None else 0
+    if op.expected not in (None, version):
+        return EntryReceipt(False, known)
+    if known is not None and known.value == op.value:
+        return EntryReceipt(True, known)
+    entry = SharedEntry(kind=op.kind, name=op.name, value=op.value, version=version + 1)
+    view.put(entry)
+    view.touch_entries(op.kind)
+    return EntryReceipt(True, entry)
+
+
+def _drop_entry(op: DropEntry, view: View) -> EntryReceipt:
+    known = view.get(SharedEntry, (op.kind, op.name))
+    if known is None or op.expected not in (None, known.version):
+        return EntryReceipt(known is None, known)
+    view.remove(known)
+    view.touch_entries(op.kind)
+    return EntryReceipt(True, None)
+
+
 def _put_secret(op: PutSecret, view: View) -> str:
     known = view.get(StoredSecret, op.name)
     if known is None:
@@ -268,6 +301,8 @@ _MEANINGS: dict[type[Op[Any]], Callable[[Any, View], Any]] = {
     RevokeGrants: _revoke_grants,
     PutPin: _put_pin,
     DropPins: _drop_pins,
+    PutEntry: _put_entry,
+    DropEntry: _drop_entry,
     PutBlob: _put_blob,
     DropBlob: _drop_blob,
     PutSecret: _put_secret,

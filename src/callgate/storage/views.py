@@ -128,7 +128,7 @@ class View:
     """Changes over rows, from one commit after the other."""
 
     __slots__ = ("_below", "_maintained", "_texts", "_undo", "deleted", "described", "dropped",
-                 "pruned", "rows", "touched")  # fmt: skip
+                 "entry_kinds", "pruned", "rows", "touched")  # fmt: skip
 
     def __init__(self, below: Rows) -> None:
         self._below = below
@@ -140,6 +140,8 @@ class View:
         """Sessions of which more has changed than numbers, times and owner."""
         self.touched: dict[str, None] = {}
         """Sessions with any change, in order."""
+        self.entry_kinds: dict[str, None] = {}
+        """Kinds of shared entries with any change."""
         self.deleted: dict[str, None] = {}
         """Sessions whose every row goes."""
         self.dropped: dict[str, None] = {}
@@ -230,6 +232,9 @@ class View:
         """Something that belongs to a session has changed."""
         if session not in self.touched:
             self._set(self.touched, session, None)
+
+    def touch_entries(self, kind: str) -> None:
+        self._set(self.entry_kinds, kind, None)
 
     def delete(self, session: StoredSession) -> None:
         """Remove a session with all that belongs to it."""

@@ -50,6 +50,7 @@ _READS: dict[str, Callable[[apsw.Connection, str], Any]] = {
     "get_secret": reads.get_secret,
     "audited_from": lambda db, session: reads.audited_from(db),
     "dead_owners": lambda db, session: reads.dead_owners(db, lambda owner: True),
+    "entries": lambda db, session: reads.entries(db, "rule"),
 }
 
 

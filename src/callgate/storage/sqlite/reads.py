@@ -15,6 +15,7 @@ from callgate.core.stored import (
     CutSession,
     OutboxRecord,
     Pin,
+    SharedEntry,
     StoredCall,
     StoredConfirmation,
     StoredGrant,
@@ -258,6 +259,10 @@ def outbox(db: apsw.Connection) -> list[OutboxRecord]:
 
 def cut_sessions(db: apsw.Connection) -> list[CutSession]:
     return _values(db, CutSession, "cut_sessions order by id", ())
+
+
+def entries(db: apsw.Connection, kind: str) -> list[SharedEntry]:
+    return _values(db, SharedEntry, "entries where kind = ? order by name", (kind,))
 
 
 def get_secret(db: apsw.Connection, name: str) -> str | None:

@@ -87,7 +87,8 @@ class SqliteRows:
         [(n, touch)] = select(
             self._db,
             "select (select ifnull(max(n), 0) from events),"
-            " (select ifnull(max(touch), 0) from sessions)",
+            " max((select ifnull(max(touch), 0) from sessions),"
+            " (select ifnull(max(touch), 0) from entry_kinds))",
         )
         self.cache.n = max(n, marks.get("n", 0))
         self.cache.touch = max(touch, marks.get("touch", 0))

@@ -16,11 +16,13 @@ from callgate.core.stored import (
     CutSession,
     OutboxRecord,
     Pin,
+    SharedEntry,
     StoredCall,
     StoredConfirmation,
     StoredGrant,
     StoredSecret,
     StoredSession,
+    entries_key,
 )
 from callgate.storage.encoding import encode
 from callgate.storage.sqlite.tables import (
@@ -60,6 +62,10 @@ class Saving:
     def save(self, view: View) -> dict[str, int]:
         """Write the changes; the number of each changed session's change."""
         numbers = self._save_sessions(view)
+        for changed in view.entry_kinds:
+            self._cache.touch += 1
+            numbers[entries_key(changed)] = self._cache.touch
+            insert(self._db, "insert or replace into entry_kinds", [(changed, self._cache.touch)])
         for kind, save in _SAVE.items():
             changes = view.rows.get(kind)
             if changes:
@@ -74,8 +80,8 @@ class Saving:
         if view.dropped or view.pruned:
             from callgate.storage.sqlite import pruning  # lazy: few commands prune  # noqa: PLC0415
 
-            numbers = {"n": self._cache.n, "touch": self._cache.touch}
-            pruning.save(self._db, view, self._cache.sessions, numbers)
+            last = {"n": self._cache.n, "touch": self._cache.touch}
+            pruning.save(self._db, view, self._cache.sessions, last)
         for session in view.deleted:
             self._delete(session)
         if view.deleted:
@@ -198,6 +204,13 @@ class Saving:
     def _save_secrets(self, rows: list[StoredSecret]) -> None:
         insert(self._db, "insert or ignore into secrets", [(row.name, encode(row)) for row in rows])
 
+    def _save_entries(self, rows: list[SharedEntry]) -> None:
+        insert(
+            self._db,
+            "insert or replace into entries",
+            [(row.kind, row.name, encode(row)) for row in rows],
+        )
+
     def _save_pins(self, rows: list[Pin]) -> None:
         insert(
             self._db,
@@ -248,5 +261,6 @@ _SAVE: dict[_Kind, Any] = {
     OutboxRecord: Saving._save_outbox,
     CutSession: Saving._save_cut_sessions,
     StoredSecret: Saving._save_secrets,
+    SharedEntry: Saving._save_entries,
 }
 """In this order: what is emptied may have been appended by the same batch."""

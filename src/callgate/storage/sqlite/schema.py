@@ -138,7 +138,21 @@ create table if not exists pruned_events (
 """
 """Sessions that are gone while rows of theirs are left; and how far events of others are gone."""
 
-MIGRATIONS: tuple[str, ...] = (FIRST, FORGET_ENDED, INDEXES, OUTBOX, PRUNING)
+ENTRIES = """
+create table if not exists entries (
+    kind text not null,
+    name text not null,
+    body text not null,
+    primary key (kind, name)
+) strict, without rowid;
+create table if not exists entry_kinds (
+    kind text primary key,
+    touch integer not null
+) strict, without rowid;
+"""
+"""What processes share beside sessions, and the number of the last change of each kind."""
+
+MIGRATIONS: tuple[str, ...] = (FIRST, FORGET_ENDED, INDEXES, OUTBOX, PRUNING, ENTRIES)
 
 
 _STATE = """

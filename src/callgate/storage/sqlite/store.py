@@ -15,6 +15,7 @@ from callgate.core.stored import (
     CutSession,
     OutboxRecord,
     Pin,
+    SharedEntry,
     StoredCall,
     StoredConfirmation,
     StoredGrant,
@@ -244,6 +245,12 @@ class SqliteStore:
 
     async def cut_sessions(self) -> Sequence[CutSession]:
         return await self._read(reads.cut_sessions)
+
+    async def entries(self, kind: str) -> Sequence[SharedEntry]:
+        return await self._read(reads.entries, kind)
+
+    async def alive(self, owner: str) -> bool:
+        return self._owners.alive(owner)
 
     async def get_secret(self, name: str) -> str | None:
         return await self._read(reads.get_secret, name)

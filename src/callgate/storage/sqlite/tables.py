@@ -15,6 +15,7 @@ from callgate.core.stored import (
     CutSession,
     OutboxRecord,
     Pin,
+    SharedEntry,
     StoredCall,
     StoredConfirmation,
     StoredGrant,
@@ -52,6 +53,7 @@ TABLES: dict[type[Any], str] = {
     OutboxRecord: "outbox",
     CutSession: "cut_sessions",
     StoredSecret: "secrets",
+    SharedEntry: "entries",
 }
 
 
@@ -125,6 +127,9 @@ def where_key(kind: type[Any], key: Hashable) -> tuple[str, tuple[Any, ...]]:
     if kind is Pin:
         assert isinstance(key, tuple)
         return "source = ? and tool = ?", key
+    if kind is SharedEntry:
+        assert isinstance(key, tuple)
+        return "kind = ? and name = ?", key
     if kind is Blob:
         return "sha256 = ?", (key,)
     return "id = ?", (key,)

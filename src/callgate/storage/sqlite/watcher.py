@@ -17,6 +17,17 @@ from callgate.storage.sqlite.tables import select
 LOOK_S = 0.03
 """How often: an answer given in another process must get here within a tenth of a second."""
 
+_LAST_TOUCH = """
+select max(
+    (select ifnull(max(touch), 0) from sessions),
+    (select ifnull(max(touch), 0) from entry_kinds)
+)
+"""
+_NEWER = (
+    "select id, touch from sessions where touch > ?"
+    " union all select '@' || kind, touch from entry_kinds where touch > ?"
+)
+
 Tell = Callable[[dict[str, int] | None], None]
 """Takes the sessions that changed, or None: any may have. Called in the watcher's thread."""
 
@@ -72,12 +83,11 @@ class Watcher:
         if self._touch is None:
             # Whoever began to wait has read by now what came before; but not, perhaps,
             # what came between that and this first look.
-            [(touch,)] = select(self._db, "select ifnull(max(touch), 0) from sessions")
+            [(touch,)] = select(self._db, _LAST_TOUCH)
             self._version, self._touch = version, touch
             self._tell(None)
         elif version != self._version:
-            newer = "select id, touch from sessions where touch > ?"
-            changed: dict[str, int] = dict(select(self._db, newer, (self._touch,)))
+            changed: dict[str, int] = dict(select(self._db, _NEWER, (self._touch, self._touch)))
             self._version = version
             self._touch = max(changed.values(), default=self._touch)
             self._tell(changed)
