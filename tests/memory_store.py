@@ -52,7 +52,7 @@ from callgate.storage.encoding import decode, decode_event, encode_ops
 from callgate.storage.hints import Hints
 from callgate.storage.pruning import filled
 from callgate.storage.pruning import prunable as choose
-from callgate.storage.views import Blob, EmptiedEvent, EventRow, MessageRow, Row, View
+from callgate.storage.views import Blob, EmptiedEvent, EventRow, MessageRow, Row, View, is_due
 
 R = TypeVar("R", bound=Row)
 
@@ -83,6 +83,9 @@ class Tables:
 
     def find(self, kind: type[R], field: str, value: Any) -> Sequence[R]:
         return [row for row in self.all(kind) if getattr(row, field) == value]
+
+    def due(self, at: float) -> Sequence[StoredConfirmation]:
+        return [question for question in self.all(StoredConfirmation) if is_due(question, at)]
 
     def events(self, session: str, after: int = 0) -> Iterator[tuple[int, str]]:
         yield from ((row.seq, row.text) for row in self._events.get(session, []) if row.seq > after)

@@ -1496,3 +1496,29 @@ async def test_who_made_a_session_and_who_answered_are_kept(store: Any) -> None:
     await store.commit(question)
     await store.commit(answer(question, ConfirmationState.ALLOWED, principal="grace"))
     assert (await store.get_confirmation(question.confirmation)).principal == "grace"
+
+
+async def test_what_a_dead_process_left_is_ended_in_portions(world: World) -> None:
+    dead, living = await world.open(), await world.open()
+    sessions = [await new_session(dead) for _ in range(5)]
+    for session in sessions:
+        await dead.commit(Acquire(session=session, owner=dead.owner, at=1.0), start(dead, session))
+    await dead.close()
+    (first,) = await living.commit(Reap(owner=dead.owner, at=9.0, most=2))
+    assert (len(first.interrupted), first.more) == (2, True)
+    rest = await reap_dead(living, 9.0)
+    assert sum(len(each.interrupted) for each in rest) == 3
+    assert {(await living.get_session(each)).owner for each in sessions} == {None}
+
+
+async def test_who_acquires_a_session_of_a_dead_process_leaves_its_others_alone(world: World) -> None:
+    dead, living = await world.open(), await world.open()
+    wanted, other = await new_session(dead), await new_session(dead)
+    for session in (wanted, other):
+        await dead.commit(Acquire(session=session, owner=dead.owner, at=1.0), start(dead, session))
+    await dead.close()
+    await living.commit(Acquire(session=wanted, owner=living.owner, at=9.0))
+    assert await types(living, wanted) == [CALLED, FAILED]
+    assert await types(living, other) == [CALLED]
+    assert (await living.get_session(other)).owner == dead.owner
+    assert [*await living.dead_owners()] == [dead.owner]

@@ -66,6 +66,8 @@ class Reaped(msgspec.Struct, frozen=True, kw_only=True):
     """Had started; what they did is not known."""
     closed: Sequence[StoredCall] = ()
     """Had not started and never will."""
+    more: bool = False
+    """Whether something of it is left for a further `Reap`."""
 
 
 # The ops.
@@ -82,11 +84,20 @@ class Op(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
         """The events that it appends."""
         return ()
 
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """The sessions that it names."""
+        return ()
+
 
 class SessionOp(Op[T], Generic[T], frozen=True, kw_only=True):
     session: str
     fence: int | None = None
     """What `Acquire` gave; None where the session's owner is not the one who speaks."""
+
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        return (self.session,)
 
 
 class EventOp(SessionOp[T], Generic[T], frozen=True, kw_only=True):
@@ -110,6 +121,10 @@ class NewSession(SessionOp[StoredSession], frozen=True, kw_only=True):
     meta: Mapping[str, Any] = {}
     principal: str = LOCAL
     at: float
+
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        return (self.session,) if self.parent is None else (self.session, self.parent)
 
 
 class UpdateSession(SessionOp[StoredSession], frozen=True, kw_only=True):
@@ -137,6 +152,10 @@ class Fork(SessionOp[StoredSession], frozen=True, kw_only=True):
     """The last turn to copy; None copies everything. `ValueError` for one that is not there."""
     at: float
 
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        return (self.session, self.new)
+
 
 class DeleteSession(SessionOp[bool], frozen=True, kw_only=True):
     """Remove a session with its workers; False if there is none.
@@ -150,7 +169,7 @@ class DeleteSession(SessionOp[bool], frozen=True, kw_only=True):
 class Acquire(SessionOp[int], frozen=True, kw_only=True):
     """Take the lock of a session; the fence. `SessionLocked` if a living process has it.
 
-    What an owner that is gone has left open is ended first, as by `Reap`.
+    What an owner that is gone has left open in it is ended first, as by `Reap`.
     """
 
     owner: str
@@ -352,7 +371,9 @@ class Reap(Op[Reaped], frozen=True, kw_only=True):
     Running calls fail as `interrupted`, once, and are not run again. Questions of direct
     calls are withdrawn. Questions of turns stay open, and what was allowed may still start.
     The records of the calls that end are put into the outbox; the sessions become `CutSession`s.
+    At most `most` sessions are dealt with at once.
     """
 
     owner: str
     at: float
+    most: int = 100

@@ -19,6 +19,7 @@ be asked for is closed: the reads below and the ops in `ops`.
     ├── StoreUnreadable         the disk does not give back what it holds
     ├── StoreDamaged            the file is broken; it is left as it is
     ├── StoreTooNew             written by a newer callgate
+    ├── EngineTooOld            a database server of a version that is not supported
     └── StoreClosed             used after `close`
 
 After `StoreUnwritable` the outcome may be unknown: the same ops, with the same ids, may be
@@ -142,7 +143,8 @@ class Store(Protocol):
         ...
 
     async def read_all(self, after: str | None = None, limit: int = PAGE) -> EventPage:
-        """The events of all sessions after an opaque cursor, which skips none."""
+        """The events of all sessions after an opaque cursor: none is skipped, and those of one
+        session are in order. What is being committed just now may follow a moment later."""
         ...
 
     async def read_last(
@@ -280,8 +282,17 @@ async def reap_dead(store: Store, at: float, dead: Sequence[str] | None = None) 
 
     `dead` are those that count; None: all."""
     dead = await store.dead_owners() if dead is None else dead
-    reaped = await asyncio.gather(*(store.commit(Reap(owner=owner, at=at)) for owner in dead))
-    return [each for (each,) in reaped]
+    portions = await asyncio.gather(*(_reap(store, owner, at) for owner in dead))
+    return [reaped for each in portions for reaped in each]
+
+
+async def _reap(store: Store, owner: str, at: float) -> list[Reaped]:
+    """What each portion ended."""
+    portions: list[Reaped] = []
+    while not portions or portions[-1].more:
+        (reaped,) = await store.commit(Reap(owner=owner, at=at))
+        portions.append(reaped)
+    return portions
 
 
 class StoreError(Exception):
@@ -333,6 +344,9 @@ class Trouble(StrEnum):
     BUSY = "busy"
     NO_ACCESS = "no_access"
     IO = "io"
+    UNREACHABLE = "unreachable"
+    EXHAUSTED = "exhausted"
+    TAKEN_FOR_DEAD = "taken_for_dead"
 
 
 _REASONS = {
@@ -341,18 +355,25 @@ _REASONS = {
     Trouble.BUSY: "another process did not let go of it",
     Trouble.NO_ACCESS: "it cannot be opened",
     Trouble.IO: "the disk reports an error",
+    Trouble.UNREACHABLE: "the database cannot be reached",
+    Trouble.EXHAUSTED: "the database takes no more connections",
+    Trouble.TAKEN_FOR_DEAD: (
+        "this process was silent for so long that others took it for dead; it has to start anew"
+    ),
 }
 
 
 class StoreUnwritable(StoreError):
-    def __init__(self, path: str, reason: Trouble) -> None:
-        super().__init__(f"{path} cannot be written: {_REASONS[reason]}.")
+    def __init__(self, place: str, reason: Trouble, *, outcome_unknown: bool = False) -> None:
+        super().__init__(f"{place} cannot be written: {_REASONS[reason]}.")
         self.reason = reason
+        self.outcome_unknown = outcome_unknown
+        """Whether it may have been written all the same."""
 
 
 class StoreUnreadable(StoreError):
-    def __init__(self, path: str, reason: Trouble) -> None:
-        super().__init__(f"{path} cannot be read: {_REASONS[reason]}.")
+    def __init__(self, place: str, reason: Trouble) -> None:
+        super().__init__(f"{place} cannot be read: {_REASONS[reason]}.")
         self.reason = reason
 
 
@@ -384,6 +405,11 @@ class StoreTooNew(StoreError):
         )
         self.found = found
         self.known = known
+
+
+class EngineTooOld(StoreError):
+    def __init__(self, place: str, found: str, needed: str) -> None:
+        super().__init__(f"{place} is {found}; callgate needs at least {needed}.")
 
 
 class StoreClosed(StoreError):

@@ -184,13 +184,11 @@ def resolve_confirmation(op: ResolveConfirmation, view: View) -> Resolution:
 
 
 def expire_confirmations(op: ExpireConfirmations, view: View) -> tuple[StoredConfirmation, ...]:
-    pending = view.find(StoredConfirmation, "state", ConfirmationState.PENDING)
     expired = []
-    for question in pending:
-        if question.expires_at <= op.at:
-            closed = _close(view, question, ConfirmationState.EXPIRED, op.at)
-            _end_unattended(view, closed, op.at)
-            expired.append(closed)
+    for question in view.due(op.at):
+        closed = _close(view, question, ConfirmationState.EXPIRED, op.at)
+        _end_unattended(view, closed, op.at)
+        expired.append(closed)
     return tuple(expired)
 
 
@@ -198,28 +196,39 @@ def reap(op: Reap, view: View) -> Reaped:
     if view.alive(op.owner):
         return Reaped(owner=op.owner)
     owned = view.find(StoredSession, "owner", op.owner)
-    calls = {call.id: call for call in view.find(StoredCall, "owner", op.owner)}
-    for session in owned:  # also what it took over from an owner before it
-        waiting = view.find(StoredCall, "session_id", session.id)
-        calls |= {c.id: c for c in waiting if c.state is CallState.WAITING}
-    for session in owned:
-        view.put(replace(session, owner=None))
-        mark_cut(view, session, op.owner)
-        if session.parent is not None and session.turn_id is not None:
-            _end_turn(view, session, op.at)
-    interrupted, closed = [], []
-    for call in calls.values():
-        if call.state is CallState.RUNNING:
-            interrupted.append(_fail(view, call, interruption(call, op.at)))
-        elif call.state is CallState.WAITING and not _attended(view, call):
-            ended = _settle(view, call, op.at)
-            if ended is not None:
-                closed.append(ended)
+    calls = view.find(StoredCall, "owner", op.owner)
+    elsewhere = {call.session_id for call in calls} - {session.id for session in owned}
+    sessions = [session.id for session in owned] + sorted(elsewhere)
+    view.take_for_dead(op.owner)
+    portions = [reap_session(view, id, op.owner, op.at) for id in sessions[: op.most]]
     return Reaped(
         owner=op.owner,
-        interrupted=tuple(interrupted),
-        closed=tuple(closed),
+        interrupted=tuple(call for each in portions for call in each.interrupted),
+        closed=tuple(call for each in portions for call in each.closed),
+        more=len(sessions) > op.most,
     )
+
+
+def reap_session(view: View, id: str, owner: str, at: float) -> Reaped:
+    """End what an owner that is gone has left open in one session."""
+    session = view.session(id)
+    calls = view.find(StoredCall, "session_id", id)
+    if session.owner == owner:
+        view.put(replace(session, owner=None))
+        mark_cut(view, session, owner)
+        if session.parent is not None and session.turn_id is not None:
+            _end_turn(view, session, at)
+    else:
+        calls = [call for call in calls if call.owner == owner]
+    interrupted, closed = [], []
+    for call in calls:  # those that wait also for an owner before it
+        if call.state is CallState.RUNNING and call.owner == owner:
+            interrupted.append(_fail(view, call, interruption(call, at)))
+        elif call.state is CallState.WAITING and not _attended(view, call):
+            ended = _settle(view, call, at)
+            if ended is not None:
+                closed.append(ended)
+    return Reaped(owner=owner, interrupted=tuple(interrupted), closed=tuple(closed))
 
 
 def _end_turn(view: View, session: StoredSession, at: float) -> None:

@@ -142,7 +142,8 @@ def _acquire(op: Acquire, view: View) -> int:
     if session.owner is not None:
         if view.alive(session.owner):
             raise SessionLocked(op.session, session.owner)
-        calls.reap(Reap(owner=session.owner, at=op.at), view)
+        view.take_for_dead(session.owner)
+        calls.reap_session(view, session.id, session.owner, op.at)
         session = view.session(op.session)
     fence = session.fence + 1
     acquired = replace(session, owner=op.owner, fence=fence, acquired_seq=session.last_seq)

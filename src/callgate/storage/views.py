@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from callgate.core.events import Event
-from callgate.core.stored import StoredSession
+from callgate.core.stored import ConfirmationState, StoredConfirmation, StoredSession
 from callgate.core.stores import SessionNotFound
 from callgate.storage.encoding import encode
 
@@ -88,8 +88,12 @@ class Rows(Protocol):
         """The rows with this value; of calls only those that have not ended.
 
         Asked for are: sessions by owner and parent, calls by owner and session_id,
-        confirmations by state, grants by session_id, pins by source.
+        grants by session_id, pins by source.
         """
+        ...
+
+    def due(self, at: float) -> Sequence[StoredConfirmation]:
+        """The open questions whose time is over."""
         ...
 
     def events(self, session: str, after: int = 0) -> Iterator[tuple[int, str]]:
@@ -124,11 +128,15 @@ class Rows(Protocol):
 _UNKNOWN: Any = object()
 
 
+def is_due(question: StoredConfirmation, at: float) -> bool:
+    return question.state is ConfirmationState.PENDING and question.expires_at <= at
+
+
 class View:
     """Changes over rows, from one commit after the other."""
 
     __slots__ = ("_below", "_maintained", "_texts", "_undo", "deleted", "described", "dropped",
-                 "entry_kinds", "pruned", "rows", "touched")  # fmt: skip
+                 "entry_kinds", "pruned", "reaped", "rows", "touched")  # fmt: skip
 
     def __init__(self, below: Rows) -> None:
         self._below = below
@@ -142,6 +150,8 @@ class View:
         """Sessions with any change, in order."""
         self.entry_kinds: dict[str, None] = {}
         """Kinds of shared entries with any change."""
+        self.reaped: dict[str, None] = {}
+        """Owners that were taken for dead."""
         self.deleted: dict[str, None] = {}
         """Sessions whose every row goes."""
         self.dropped: dict[str, None] = {}
@@ -186,6 +196,12 @@ class View:
                 found[key] = row
         # One order, whatever keeps the rows: what is done to each leaves events behind.
         return [found[key] for key in sorted(cast(dict[Any, R], found))]
+
+    def due(self, at: float) -> Sequence[StoredConfirmation]:
+        changes = self.rows[StoredConfirmation]
+        below = [row for row in self._below.due(at) if row.id not in changes]
+        found = [row for row in changes.values() if row is not None and is_due(row, at)]
+        return sorted([*below, *found], key=lambda question: question.id)
 
     def events(self, session: str, after: int = 0) -> Iterator[tuple[int, str]]:
         """Numbers and texts, those pruned left out."""
@@ -232,6 +248,9 @@ class View:
         """Something that belongs to a session has changed."""
         if session not in self.touched:
             self._set(self.touched, session, None)
+
+    def take_for_dead(self, owner: str) -> None:
+        self._set(self.reaped, owner, None)
 
     def touch_entries(self, kind: str) -> None:
         self._set(self.entry_kinds, kind, None)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from callgate.storage.sqlite.owners import Owners
+from callgate.storage.owners import Owners
 
 
 def test_an_owner_lives_from_its_declaration_to_its_end(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_where_it_cannot_be_told_an_owner_lives(tmp_path: Path) -> None:
 
 _FORKING = """
 import os, sys, time
-from callgate.storage.sqlite.owners import Owners
+from callgate.storage.owners import Owners
 owners = Owners(sys.argv[1], "own_parent")
 owners.declare()
 if os.fork():

@@ -17,9 +17,9 @@ from callgate.core.stores import SessionNotFound
 from callgate.storage.changes import apply
 from callgate.storage.cursors import write_cursor
 from callgate.storage.encoding import encode_ops
+from callgate.storage.owners import Owners
 from callgate.storage.sqlite import reads
 from callgate.storage.sqlite.files import Location, open_writer
-from callgate.storage.sqlite.owners import Owners
 from callgate.storage.sqlite.rows import SqliteRows
 from callgate.storage.views import View
 from tests.contract.stores import append, new_session

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from callgate.core.ops import Append, DeleteSession, PutBlob
 from callgate.core.stores import StoreUnwritable, Trouble
+from callgate.storage.commits import BATCH_OPS, Commit, batches
 from callgate.storage.sqlite import writer
 from callgate.storage.sqlite.store import SqliteStore
-from callgate.storage.sqlite.writer import BATCH_OPS, Commit, batches
 from tests.contract.stores import append, event, new_session, start, types
 
 

@@ -25,7 +25,7 @@ from callgate.core.stored import (
 from callgate.core.stores import StoreDamaged, StoreTooNew
 from callgate.storage.encoding import decode
 from callgate.storage.forgetting import is_forgotten
-from callgate.storage.sqlite.owners import Owners
+from callgate.storage.owners import Owners
 from callgate.storage.sqlite.saving import Saving, WriterCache
 from callgate.storage.sqlite.schema import MIGRATIONS, POSITION_BITS
 from callgate.storage.sqlite.tables import (
@@ -37,7 +37,7 @@ from callgate.storage.sqlite.tables import (
     session_of,
     where_key,
 )
-from callgate.storage.views import Blob, EventRow, MessageRow, Row, View
+from callgate.storage.views import Blob, EventRow, MessageRow, Row, View, is_due
 
 if TYPE_CHECKING:  # few commands prune
     from callgate.core.pruning.ops import PageRelease, RowSweep
@@ -148,9 +148,12 @@ class SqliteRows:
                     return self._select(kind, "ord = ? and state <> 'ended'", (self._ord(value),))
         if kind is StoredGrant:
             return self._select(kind, "ord = ?", (self._ord(value),))
-        if kind is StoredConfirmation:  # spelled out, or the index on the open ones is not used
-            return self._select(kind, f"state = '{ConfirmationState(value)}'", ())
         return self._select(kind, f"{field} = ?", (value,))
+
+    def due(self, at: float) -> Sequence[StoredConfirmation]:
+        # Spelled out, or the index on the open ones is not used.
+        pending = self._select(StoredConfirmation, f"state = '{ConfirmationState.PENDING}'", ())
+        return [question for question in pending if is_due(question, at)]
 
     def events(self, session: str, after: int = 0) -> Iterator[tuple[int, str]]:
         yield from self._texts("events", session, after)

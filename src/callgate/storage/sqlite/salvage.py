@@ -25,8 +25,8 @@ from callgate.core.stored import StoredMessage, StoredSession
 from callgate.core.stores import Salvage
 from callgate.storage.encoding import decode, decode_event, encode
 from callgate.storage.endings import lost_event
+from callgate.storage.owners import Owners
 from callgate.storage.sqlite.damaged_files import open_damaged
-from callgate.storage.sqlite.owners import Owners
 from callgate.storage.sqlite.problems import DAMAGE
 from callgate.storage.sqlite.rows import SqliteRows
 from callgate.storage.sqlite.schema import POSITION_BITS, make_shrinkable, migrate

@@ -31,14 +31,15 @@ from callgate.core.stores import (
     Snapshot,
     StoreClosed,
 )
+from callgate.storage.commits import BATCH_OPS, Commit, Outcome
 from callgate.storage.encoding import encode_ops
 from callgate.storage.hints import Hints
+from callgate.storage.owners import Owners
 from callgate.storage.sqlite import reads
 from callgate.storage.sqlite.files import WAIT_S, Location, check
-from callgate.storage.sqlite.owners import Owners
 from callgate.storage.sqlite.readers import Readers
 from callgate.storage.sqlite.watcher import Watcher
-from callgate.storage.sqlite.writer import BATCH_OPS, Commit, Outcome, Writer
+from callgate.storage.sqlite.writer import Writer
 
 if TYPE_CHECKING:  # few commands prune
     from callgate.core.pruning.usage import PrunablePage, StoreUsage

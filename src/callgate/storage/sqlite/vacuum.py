@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from callgate.core.stores import StoreUnwritable, Trouble
+from callgate.storage.owners import Owners
 from callgate.storage.sqlite.files import Location, open_writer, shorten_log
-from callgate.storage.sqlite.owners import Owners
 from callgate.storage.sqlite.problems import TROUBLE, unwritable
 from callgate.storage.sqlite.schema import INCREMENTAL
 
