@@ -81,8 +81,9 @@ class Tables:
     def all(self, kind: type[R]) -> list[R]:
         return list(self._rows.get(kind, {}).values())
 
-    def find(self, kind: type[R], field: str, value: Any) -> Sequence[R]:
-        return [row for row in self.all(kind) if getattr(row, field) == value]
+    def find(self, kind: type[R], field: str, value: Any, limit: int | None = None) -> Sequence[R]:
+        found = [row for row in self.all(kind) if getattr(row, field) == value]
+        return found if limit is None else sorted(found, key=lambda row: row.key)[:limit]  # type: ignore[arg-type, return-value]
 
     def due(self, at: float) -> Sequence[StoredConfirmation]:
         return [question for question in self.all(StoredConfirmation) if is_due(question, at)]

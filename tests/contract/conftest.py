@@ -1,31 +1,45 @@
-"""Both stores, so that each test of the contract runs on each."""
+"""All stores, so that each test of the contract runs on each."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from callgate.storage.postgres.store import PostgresStore
 from callgate.storage.sqlite.store import SqliteStore
+from tests import postgres
 from tests.contract.stores import World
 from tests.memory_store import MemoryStore, Tables
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[postgres.Cluster]:
+    with postgres.running() as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    world = World(_opener(request, tmp_path))
+    yield world
+    await world.close()
+
+
+def _opener(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Awaitable[Any]]:
+    if request.param == "sqlite":
+        return lambda: SqliteStore.open(str(tmp_path / "home"))
+    if request.param == "postgres":
+        location = request.getfixturevalue("cluster").location()
+        return lambda: PostgresStore.open(location)
     tables = Tables()
 
     async def open_memory() -> Any:
         return MemoryStore(tables)
 
-    async def open_sqlite() -> Any:
-        return await SqliteStore.open(str(tmp_path / "home"))
-
-    world = World(open_memory if request.param == "memory" else open_sqlite)
-    yield world
-    await world.close()
+    return open_memory
 
 
 @pytest.fixture

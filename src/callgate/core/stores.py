@@ -76,6 +76,8 @@ class EventPage(msgspec.Struct, frozen=True):
     """The number of each in its session."""
     begin: str = ""
     """Before the first; given by `read_last` alone."""
+    pending: bool = False
+    """Whether events are being committed that belong before later ones: look again soon."""
 
 
 class Behind(msgspec.Struct, frozen=True):

@@ -195,8 +195,8 @@ def expire_confirmations(op: ExpireConfirmations, view: View) -> tuple[StoredCon
 def reap(op: Reap, view: View) -> Reaped:
     if view.alive(op.owner):
         return Reaped(owner=op.owner)
-    owned = view.find(StoredSession, "owner", op.owner)
-    calls = view.find(StoredCall, "owner", op.owner)
+    owned = view.find(StoredSession, "owner", op.owner, op.most + 1)
+    calls = view.find(StoredCall, "owner", op.owner, op.most + 1)
     elsewhere = {call.session_id for call in calls} - {session.id for session in owned}
     sessions = [session.id for session in owned] + sorted(elsewhere)
     view.take_for_dead(op.owner)

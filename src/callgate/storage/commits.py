@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -26,7 +26,7 @@ class Commit(msgspec.Struct, frozen=True, eq=False):
 
 
 Outcome = tuple[Commit, tuple[Any, ...] | Exception]
-Tell = Callable[[Sequence[Outcome], dict[str, int]], None]
+Tell = Callable[[Sequence[Outcome], Mapping[str, int]], None]
 """Takes the outcomes of a batch and the changed sessions; called in the writer's thread."""
 
 

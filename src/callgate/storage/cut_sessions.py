@@ -40,6 +40,7 @@ def close_cut_calls(op: CloseCutCalls, view: View) -> tuple[str, ...]:
         view.put(record_of(call, event, view))
         closed.append(call.id)
     view.remove(cut)
+    view.touch(op.session)
     return tuple(closed)
 
 

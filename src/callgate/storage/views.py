@@ -84,8 +84,8 @@ class Rows(Protocol):
 
     def get(self, kind: type[R], key: Hashable) -> R | None: ...
 
-    def find(self, kind: type[R], field: str, value: Any) -> Sequence[R]:
-        """The rows with this value; of calls only those that have not ended.
+    def find(self, kind: type[R], field: str, value: Any, limit: int | None = None) -> Sequence[R]:
+        """The rows with this value, or the first of them; of calls those that have not ended.
 
         Asked for are: sessions by owner and parent, calls by owner and session_id,
         grants by session_id, pins by source.
@@ -188,14 +188,16 @@ class View:
         row = self.rows[kind].get(key, _UNKNOWN)
         return self._below.get(kind, key) if row is _UNKNOWN else row
 
-    def find(self, kind: type[R], field: str, value: Any) -> Sequence[R]:
-        found = {row.key: row for row in self._below.find(kind, field, value)}
-        for key, row in self.rows[kind].items():
+    def find(self, kind: type[R], field: str, value: Any, limit: int | None = None) -> Sequence[R]:
+        changes = self.rows[kind]
+        most = None if limit is None else limit + len(changes)
+        found = {row.key: row for row in self._below.find(kind, field, value, most)}
+        for key, row in changes.items():
             found.pop(key, None)
             if row is not None and getattr(row, field) == value:
                 found[key] = row
         # One order, whatever keeps the rows: what is done to each leaves events behind.
-        return [found[key] for key in sorted(cast(dict[Any, R], found))]
+        return [found[key] for key in sorted(cast(dict[Any, R], found))][:limit]
 
     def due(self, at: float) -> Sequence[StoredConfirmation]:
         changes = self.rows[StoredConfirmation]

@@ -139,16 +139,16 @@ class SqliteRows:
             loaded[key] = rows[0] if rows else None
         return loaded[key]  # type: ignore[no-any-return]
 
-    def find(self, kind: type[R], field: str, value: Any) -> Sequence[R]:
+    def find(self, kind: type[R], field: str, value: Any, limit: int | None = None) -> Sequence[R]:
+        where = "owner = ?" if field == "owner" else "ord = ?"
         if kind is StoredCall:
-            match field:
-                case "owner":
-                    return self._select(kind, "owner = ? and state <> 'ended'", (value,))
-                case _:
-                    return self._select(kind, "ord = ? and state <> 'ended'", (self._ord(value),))
-        if kind is StoredGrant:
-            return self._select(kind, "ord = ?", (self._ord(value),))
-        return self._select(kind, f"{field} = ?", (value,))
+            where += " and state <> 'ended'"
+        elif kind is not StoredGrant:
+            where = f"{field} = ?"
+        values = (self._ord(value) if where.startswith("ord") else value,)
+        if limit is not None:
+            return self._select(kind, f"{where} order by id limit ?", (*values, limit))
+        return self._select(kind, where, values)
 
     def due(self, at: float) -> Sequence[StoredConfirmation]:
         # Spelled out, or the index on the open ones is not used.

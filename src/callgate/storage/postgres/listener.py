@@ -1,0 +1,229 @@
+"""One thread that passes hints to and from other processes, and says that this one lives.
+
+    writer --changed--> [pending] --NOTIFY, many at once--> other processes
+    other processes --LISTEN--> hints
+    every few seconds ---> a beat: others see that we live, we see whether they took us for dead
+
+It has a direct connection of its own, on which the lock of this process lies. Where there is only a
+pooler, changes are looked for ten times a second instead.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import psycopg
+
+from callgate.core.stores import StoreError
+from callgate.storage.postgres import owners
+from callgate.storage.postgres.connections import Connection
+from callgate.storage.postgres.location import PostgresLocation
+from callgate.storage.postgres.problems import TROUBLE
+from callgate.storage.postgres.schema import migrate
+
+POLL_S = 0.1
+"""How often changes are looked for where nobody tells of them."""
+_RETRY_S = (0.05, 2.0)
+_LARGEST = 7_900
+"""Bytes of a notification; the server refuses 8,000."""
+_LOOK_BACK = 256
+"""Changes are numbered before they are committed: a later look finds what an earlier one missed."""
+_log = logging.getLogger("callgate.store")
+
+Tell = Callable[[Mapping[str, int] | None], None]
+"""Takes what changed, or None: anything may have. Called in this thread."""
+
+
+class Listener:
+    def __init__(
+        self,
+        location: PostgresLocation,
+        owner: str,
+        tell: Tell,
+        taken_for_dead: Callable[[], None],
+    ) -> None:
+        self._location = location
+        self._owner = owner
+        self._tell = tell
+        self._taken_for_dead = taken_for_dead
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._pending: dict[str, int] = {}
+        self._closed = False
+        self._declared = threading.Event()
+        self._wake_in, self._wake_out = os.pipe()
+        os.set_blocking(self._wake_in, False)
+        os.set_blocking(self._wake_out, False)
+        self._last_touch: int | None = None
+
+    @property
+    def channel(self) -> str:
+        return f"callgate_{self._location.schema}"
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name="callgate-store-listener", daemon=True
+            )
+            self._thread.start()
+
+    def wait_declared(self, limit_s: float) -> bool:
+        """Wait until others can see that this process lives."""
+        self.start()
+        return self._declared.wait(limit_s)
+
+    def pass_on(self, changed: Mapping[str, int]) -> None:
+        """Tell other processes, soon. Called in any thread."""
+        with self._lock:
+            first = not self._pending
+            self._pending |= changed
+        if first:
+            self._wake()
+
+    def close(self) -> None:
+        self._closed = True
+        self._wake()
+        if self._thread is not None:
+            self._thread.join()
+        os.close(self._wake_in)
+        os.close(self._wake_out)
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_out, b"x")
+        except BlockingIOError:  # it is awake already
+            pass
+
+    # In the thread.
+
+    def _run(self) -> None:
+        retry_s = _RETRY_S[0]
+        while not self._closed:
+            try:
+                self._serve()
+                retry_s = _RETRY_S[0]
+            except (*TROUBLE, StoreError) as error:
+                _log.debug("no word from other processes: %s", error)
+            self._declared.clear()
+            if not self._closed:
+                select.select([self._wake_in], [], [], retry_s)
+                self._drain()
+                retry_s = min(retry_s * 2, _RETRY_S[1])
+
+    def _serve(self) -> None:
+        db = Connection(self._location, self._location.direct_url)
+        try:
+            migrate(db)
+            if not owners.declare(db, self._owner):
+                self._taken_for_dead()
+            self._declared.set()
+            if self._location.direct_url is None:
+                self._look_for_changes(db)
+            else:
+                self._listen(db)
+            owners.withdraw(db, self._owner)
+        finally:
+            db.close()
+
+    def _listen(self, db: Connection) -> None:
+        heard: dict[str, int] = {}
+        db.psycopg.add_notify_handler(lambda notice: heard.update(_read(notice.payload)))
+        db.run(f'listen "{self.channel}"')
+        self._tell(None)  # whoever waits may have missed something
+        beat_at = time.monotonic() + self._location.beat_s
+        while not self._closed:
+            left = max(0.0, beat_at - time.monotonic())
+            readable, _, _ = select.select([db.psycopg.fileno(), self._wake_in], [], [], left)
+            if self._wake_in in readable:
+                self._drain()
+            self._send(db)
+            if readable:
+                _receive(db.psycopg, heard)
+            if heard:
+                changed, heard_now = dict(heard), heard
+                heard_now.clear()
+                self._tell(changed)
+            if time.monotonic() >= beat_at:
+                self._beat(db)
+                beat_at = time.monotonic() + self._location.beat_s
+
+    def _look_for_changes(self, db: Connection) -> None:
+        self._tell(None)
+        beat_at = time.monotonic() + self._location.beat_s
+        while not self._closed:
+            select.select([self._wake_in], [], [], POLL_S)
+            self._drain()
+            with self._lock:
+                self._pending.clear()
+            self._tell(self._changes(db))
+            if time.monotonic() >= beat_at:
+                self._beat(db)
+                beat_at = time.monotonic() + self._location.beat_s
+
+    def _changes(self, db: Connection) -> dict[str, int]:
+        if self._last_touch is None:
+            [(self._last_touch,)] = db.fetch("select last_value from cg.touches")
+        after = self._last_touch - _LOOK_BACK
+        changed = dict(
+            db.fetch(
+                "select id, touch from cg.sessions where touch > %s"
+                " union all select '@' || kind, touch from cg.entry_kinds where touch > %s",
+                *(after, after),
+            )
+        )
+        self._last_touch = max([self._last_touch, *changed.values()])
+        return changed
+
+    def _beat(self, db: Connection) -> None:
+        if not owners.beat(db, self._owner):
+            self._taken_for_dead()
+
+    def _send(self, db: Connection) -> None:
+        with self._lock:
+            pending, self._pending = self._pending, {}
+        for payload in _payloads(pending):
+            db.run("select pg_notify(%s, %s)", self.channel, payload)
+
+    def _drain(self) -> None:
+        try:
+            while os.read(self._wake_in, 4_096):
+                pass
+        except BlockingIOError:
+            pass
+
+
+def _receive(connection: psycopg.Connection, heard: dict[str, int]) -> None:
+    connection.pgconn.consume_input()
+    while (notice := connection.pgconn.notifies()) is not None:
+        heard |= _read(notice.extra.decode())
+
+
+def _payloads(changed: Mapping[str, int]) -> Iterator[str]:
+    """`number name`, one a line, in texts that a notification can carry."""
+    lines: list[str] = []
+    size = 0
+    for name, number in changed.items():
+        line = f"{number} {name}"
+        if "\n" in name or len(line) > _LARGEST // 4:
+            continue  # a name of somebody's own: whoever waits looks again after a while
+        if size + len(line.encode()) + 1 > _LARGEST:
+            yield "\n".join(lines)
+            lines, size = [], 0
+        lines.append(line)
+        size += len(line.encode()) + 1
+    if lines:
+        yield "\n".join(lines)
+
+
+def _read(payload: str) -> dict[str, int]:
+    changed: dict[str, int] = {}
+    for line in payload.split("\n"):
+        number, _, name = line.partition(" ")
+        if number.isdecimal() and name:
+            changed[name] = int(number)
+    return changed

@@ -1,0 +1,197 @@
+"""The tables, as numbered migrations: each runs once, in order, in one transaction.
+
+`format` remembers how far a schema is, and the oldest format whose programs can still work with it:
+a migration only adds, so that servers of two adjacent versions run side by side while they are
+replaced one by one. To change the format, append a migration; never edit one that was released.
+
+An event's place is (`ord`, `seq`). `n` numbers all events; numbers are drawn under a lock that
+tells readers how far they may read (`saving`, `reads`). `touch` numbers the changes of sessions,
+drawn while the session is locked. Ids compare as bytes. `body` is the value as JSON; the columns
+beside it are those that are searched, and where both exist the column counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from callgate.core.stores import StoreTooNew
+from callgate.storage.postgres.connections import Connection
+
+FIRST = """
+create table cg.sessions (
+    ord bigint primary key,
+    id text collate "C" not null unique,
+    workspace text collate "C" not null,
+    parent text collate "C",
+    owner text collate "C",
+    fence bigint not null,
+    last_seq bigint not null,
+    messages bigint not null,
+    updated_at double precision not null,
+    touch bigint not null,
+    body text not null
+) with (fillfactor = 50);
+create index sessions_by_touch on cg.sessions (touch);
+create index sessions_by_owner on cg.sessions (owner) where owner is not null;
+create index sessions_by_parent on cg.sessions (parent) where parent is not null;
+create index sessions_by_workspace on cg.sessions (workspace, touch);
+
+create sequence cg.session_numbers as bigint cache 1;
+create sequence cg.event_numbers as bigint cache 1;
+create sequence cg.touches as bigint cache 1;
+select nextval('cg.event_numbers'), nextval('cg.touches'); -- else `last_value` is not yet drawn
+
+create table cg.events (
+    ord bigint not null,
+    seq bigint not null,
+    n bigint not null,
+    id text collate "C" not null unique,
+    body text not null,
+    primary key (ord, seq)
+);
+create unique index events_by_number on cg.events (n);
+
+create table cg.messages (
+    ord bigint not null,
+    seq bigint not null,
+    id text collate "C" not null unique,
+    body text not null,
+    primary key (ord, seq)
+);
+
+create table cg.calls (
+    id text collate "C" primary key,
+    ord bigint not null,
+    state text collate "C" not null,
+    owner text collate "C" not null,
+    body text not null
+) with (fillfactor = 70);
+create index open_calls_by_owner on cg.calls (owner) where state <> 'ended';
+create index calls_by_session on cg.calls (ord);
+
+create table cg.confirmations (
+    id text collate "C" primary key,
+    ord bigint not null,
+    state text collate "C" not null,
+    expires_at double precision not null,
+    body text not null
+);
+create index open_confirmations on cg.confirmations (expires_at) where state = 'pending';
+create index confirmations_by_session on cg.confirmations (ord);
+
+create table cg.grants (
+    id text collate "C" primary key,
+    ord bigint not null,
+    body text not null
+);
+create index grants_by_session on cg.grants (ord);
+
+create table cg.pins (
+    source text collate "C" not null,
+    tool text collate "C" not null,
+    body text not null,
+    primary key (source, tool)
+);
+
+create table cg.blobs (
+    sha256 text collate "C" primary key,
+    data bytea not null
+);
+
+create table cg.outbox (
+    id text collate "C" primary key,
+    owner text collate "C" not null,
+    body text not null
+);
+
+create table cg.cut_sessions (
+    id text collate "C" primary key,
+    body text not null
+);
+
+create table cg.secrets (
+    id text collate "C" primary key,
+    body text not null
+);
+
+create table cg.entries (
+    kind text collate "C" not null,
+    name text collate "C" not null,
+    body text not null,
+    primary key (kind, name)
+);
+
+create table cg.entry_kinds (
+    kind text collate "C" primary key,
+    touch bigint not null
+);
+
+create table cg.marks (
+    name text collate "C" primary key,
+    value bigint not null
+);
+
+create table cg.dropped_sessions (
+    ord bigint primary key
+);
+
+create table cg.pruned_events (
+    ord bigint primary key,
+    upto bigint not null
+);
+
+create table cg.owners (
+    id text collate "C" primary key,
+    key bigint not null,
+    locks boolean not null,
+    started_at timestamptz not null default clock_timestamp(),
+    beat_at timestamptz not null default clock_timestamp(),
+    dead boolean not null default false
+);
+
+create table cg.timelines (
+    timeline bigint primary key,
+    since timestamptz not null default clock_timestamp()
+);
+"""
+
+
+class Migration(NamedTuple):
+    sql: str
+    oldest: int
+    """The oldest format whose programs work with the tables after it."""
+
+
+MIGRATIONS: tuple[Migration, ...] = (Migration(FIRST, 1),)
+
+
+def migrate(db: Connection, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+    """Bring the schema to our format. Where it is, nothing is written."""
+    if _version(db, len(migrations)) >= len(migrations):
+        return
+    with db.transaction():
+        # One at a time: others see nothing of it before it is whole.
+        db.run("select pg_advisory_xact_lock(%s)", db.schema_lock)
+        db.run(f'create schema if not exists "{db.location.schema}"')
+        db.run("create table if not exists cg.format (version int not null, oldest int not null)")
+        for number in range(_version(db, len(migrations)), len(migrations)):
+            db.run_script(migrations[number].sql)
+            db.run("delete from cg.format")
+            db.run("insert into cg.format values (%s, %s)", number + 1, migrations[number].oldest)
+
+
+def check_format(db: Connection, known: int = len(MIGRATIONS)) -> None:
+    """Refuse tables that a newer callgate made so that we cannot use them. 0 tables are fine."""
+    _version(db, known)
+
+
+def _version(db: Connection, known: int) -> int:
+    [(there,)] = db.fetch("select to_regclass(%s) is not null", f"{db.location.schema}.format")
+    found = db.fetch("select version, oldest from cg.format") if there else []
+    if not found:
+        return 0
+    [(version, oldest)] = found
+    if oldest > known:
+        raise StoreTooNew(db.location.place, version, known)
+    return int(version)

@@ -1,0 +1,338 @@
+"""One thread that commits: everything that waits goes into one transaction, up to a bound.
+
+    optimistic ---> applied to what is remembered, sent in one round trip
+        | a session has changed: forgotten, once more
+        | something that was taken to be new is there: looked for, once more
+        v
+    locked -------> sessions locked first, then read; also for ops that name no session
+
+A connection that is lost is made again once, and the batch sent again: ops are idempotent. Whatever
+happens here, whoever waits is told.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+import psycopg
+
+from callgate.core.ops import (
+    Acquire,
+    Append,
+    AppendMessages,
+    ClearOutbox,
+    DropOutput,
+    FinishCall,
+    NewSession,
+    Op,
+    PutBlob,
+    PutConfirmation,
+    PutGrant,
+    Release,
+    ResolveConfirmation,
+    RevokeGrants,
+    StartCall,
+    UpdateSession,
+    UseGrant,
+)
+from callgate.core.stores import StoreError, StoreUnwritable, Trouble
+from callgate.storage.commits import Commit, Outcome, Tell, apply_all, batches
+from callgate.storage.owners import Owners
+from callgate.storage.postgres import owners
+from callgate.storage.postgres.connections import Connection
+from callgate.storage.postgres.listener import Listener
+from callgate.storage.postgres.location import PostgresLocation
+from callgate.storage.postgres.problems import TROUBLE, Lost, unwritable
+from callgate.storage.postgres.rows import PostgresRows, SessionsNeeded
+from callgate.storage.postgres.saving import INSERT, TOUCHES, VERIFY, Saving
+from callgate.storage.postgres.schema import migrate
+from callgate.storage.postgres.wire import Results, Statement, StatementFailed, exchange
+from callgate.storage.views import View
+
+_OPTIMISTIC = frozenset(
+    {
+        NewSession, UpdateSession, Acquire, Release, Append, AppendMessages, DropOutput, StartCall,
+        FinishCall, ClearOutbox, PutConfirmation, ResolveConfirmation, PutGrant, UseGrant,
+        RevokeGrants, PutBlob,
+    }
+)  # fmt: skip
+"""Ops that read and change only the sessions that they name, and what belongs to these."""
+_TRIES = 3
+_LOCKED_TRIES = 20
+_ORDS = 64
+"""Numbers for new sessions that are drawn at once."""
+_CONFLICTS = ("40001", "40P01", "23505")
+"""Somebody was faster: a serialization failure, a deadlock, a row that is there."""
+_DIVISION = "22012"
+
+_log = logging.getLogger("callgate.store")
+
+
+class _Changed(Exception):
+    """A session is not as it was remembered."""
+
+
+class _Repeated(Exception):
+    """Something that was taken to be new is there already."""
+
+
+class Writer:
+    def __init__(
+        self,
+        location: PostgresLocation,
+        owner: str,
+        local: Owners | None,
+        listener: Listener,
+        tell: Tell,
+        before_commit: Callable[[], None],
+    ) -> None:
+        """`local` says to the processes of this machine that this one lives."""
+        self._location = location
+        self._owner = owner
+        self._local = local
+        self._listener = listener
+        self._tell = tell
+        self._before_commit = before_commit
+        self._queue: queue.SimpleQueue[list[Commit] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._db: Connection | None = None
+        self._rows = PostgresRows(self._connect)
+        self._ords: list[int] = []
+        self._sent = False
+        """Whether the transaction may have reached the server."""
+        self.is_dead = False
+        """Whether other processes took this one for dead."""
+
+    def write(self, commits: list[Commit]) -> None:
+        """Take these, in their order. The thread starts with the first ones."""
+        self._queue.put(commits)
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name="callgate-store-writer", daemon=True
+            )
+            self._thread.start()
+
+    def close(self) -> None:
+        """Write what was taken, and end."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+        if self._db is not None and not self.is_dead:
+            try:
+                owners.withdraw(self._db, self._owner)
+            except TROUBLE:  # our lock says the same
+                pass
+        self._disconnect()
+
+    def _run(self) -> None:
+        ending = False
+        while not ending:
+            taken = [self._queue.get()]
+            while not self._queue.empty():
+                taken.append(self._queue.get())
+            ending = None in taken
+            commits = [commit for some in taken if some is not None for commit in some]
+            if commits:
+                self._before_commit()
+            for batch in batches(commits):
+                for _, some in groupby(batch, _is_optimistic):
+                    self._write([*some])
+
+    def _write(self, batch: list[Commit]) -> None:
+        """Write a batch and tell its outcome."""
+        changed: dict[str, int] = {}
+        try:
+            outcomes, changed = self._transact(batch)
+        except StoreError as error:
+            outcomes = [(commit, error) for commit in batch]
+        except Exception as error:
+            if len(batch) > 1:  # one of them is the cause: the others need not suffer
+                for commit in batch:
+                    self._write([commit])
+                return
+            _log.exception("a commit failed")
+            outcomes = [(batch[0], error)]
+        self._tell(outcomes, changed)
+        if changed:
+            self._listener.pass_on(changed)
+
+    def _transact(self, batch: Sequence[Commit]) -> tuple[list[Outcome], dict[str, int]]:
+        self._sent = False
+        try:
+            try:
+                return self._apply(batch, look=False)
+            except (Lost, psycopg.OperationalError, psycopg.InterfaceError) as error:
+                if self._db is None or not _is_lost(error):
+                    raise
+                self._disconnect()
+                return self._apply(batch, look=True)
+        except TROUBLE as error:
+            if _is_lost(error):
+                self._disconnect()
+            named = unwritable(self._location.place, error, outcome_unknown=self._sent)
+            if named is None:
+                raise
+            raise named from error
+
+    def _apply(
+        self, batch: Sequence[Commit], *, look: bool
+    ) -> tuple[list[Outcome], dict[str, int]]:
+        ops = [op for commit in batch for op in commit.ops]
+        if _is_optimistic(batch[0]):
+            for _ in range(_TRIES):
+                try:
+                    return self._apply_optimistic(batch, ops, look=look)
+                except _Repeated:
+                    look = True
+                except _Changed:
+                    continue
+        return self._apply_locked(batch, ops)
+
+    def _apply_optimistic(
+        self, batch: Sequence[Commit], ops: Sequence[Op[Any]], *, look: bool
+    ) -> tuple[list[Outcome], dict[str, int]]:
+        rows = self._rows
+        rows.begin(ops, look=look)
+        outcomes, view = apply_all(batch, rows)
+        saving = self._saving(view)
+        statements = saving.statements(verify=True)
+        if not statements:
+            return outcomes, {}
+        try:
+            # Also where nothing changes: what was answered holds for what is there now.
+            results = self._exchange([_BEGIN, *statements, _COMMIT])
+        except StatementFailed as failure:
+            self._roll_back()
+            if failure.purpose == VERIFY and failure.sqlstate == _DIVISION:
+                rows.forget_used()
+                raise _Changed from None
+            if failure.sqlstate in _CONFLICTS:
+                rows.forget_used()
+                repeated = failure.purpose in (INSERT, TOUCHES)
+                raise (_Repeated if repeated else _Changed) from None
+            raise failure.as_error() from None
+        touches = saving.touches(results[1:-1])
+        rows.remember(view, saving.ords, touches)
+        return outcomes, touches
+
+    def _apply_locked(
+        self, batch: Sequence[Commit], ops: Sequence[Op[Any]]
+    ) -> tuple[list[Outcome], dict[str, int]]:
+        needed = {id for op in ops for id in op.sessions}
+        for _ in range(_LOCKED_TRIES):
+            try:
+                return self._try_locked(batch, needed)
+            except SessionsNeeded as more:
+                needed |= more.sessions
+            except StatementFailed as failure:
+                if failure.sqlstate not in _CONFLICTS:
+                    raise failure.as_error() from None
+            except psycopg.Error as error:
+                if error.sqlstate not in _CONFLICTS:
+                    raise
+        raise StoreUnwritable(self._location.place, Trouble.BUSY)
+
+    def _try_locked(
+        self, batch: Sequence[Commit], needed: Iterable[str]
+    ) -> tuple[list[Outcome], dict[str, int]]:
+        db, rows = self._connect(), self._rows
+        db.run("begin")
+        try:
+            rows.begin_locked(needed)
+            outcomes, view = apply_all(batch, rows)
+            if not view.changed:
+                db.run("rollback")
+                return outcomes, {}
+            saving = self._saving(view)
+            results = self._exchange([*saving.statements(verify=False), _COMMIT])
+        except BaseException:
+            for id in needed:
+                rows.forget(id)
+            self._roll_back()
+            raise
+        touches = saving.touches(results[:-1])
+        rows.remember(view, saving.ords, touches)
+        return outcomes, touches
+
+    def _saving(self, view: View) -> Saving:
+        return Saving(view, self._rows, self._connect().draw_base, self._draw_ord)
+
+    def _draw_ord(self) -> int:
+        if not self._ords:
+            drawn = "select nextval('cg.session_numbers') from generate_series(1, %s)"
+            self._ords = [ord for (ord,) in self._connect().fetch(drawn, _ORDS)][::-1]
+        return self._ords.pop()
+
+    def _exchange(self, statements: Sequence[Statement]) -> Results:
+        db = self._connect()
+        named = [Statement(db.text(each.sql), each.values, each.purpose) for each in statements]
+        return exchange(db.psycopg, named, self._location.answer_s, self._note_sent)
+
+    def _note_sent(self) -> None:
+        self._sent = True
+
+    def _roll_back(self) -> None:
+        self._sent = False
+        if self._db is not None:
+            try:
+                self._db.run("rollback")
+            except psycopg.Error:
+                self._disconnect()
+
+    # The connection.
+
+    def _connect(self) -> Connection:
+        if self.is_dead:
+            raise StoreUnwritable(self._location.place, Trouble.TAKEN_FOR_DEAD)
+        if self._db is None or self._db.psycopg.closed:
+            if self._local is not None:
+                self._local.declare()
+            db = Connection(self._location)
+            try:
+                self._prepare(db)
+            except BaseException:
+                db.close()
+                raise
+            self._db = db
+        return self._db
+
+    def _prepare(self, db: Connection) -> None:
+        """Nothing is committed before others can see that this process lives."""
+        migrate(db)
+        if db.is_direct:
+            alive = owners.declare(db, self._owner)
+            self._listener.start()
+        else:
+            alive = True
+            if not self._listener.wait_declared(self._location.connect_s):
+                raise Lost("there is no direct connection")
+        if not alive:
+            self.is_dead = True
+            raise StoreUnwritable(self._location.place, Trouble.TAKEN_FOR_DEAD)
+
+    def _disconnect(self) -> None:
+        db, self._db = self._db, None
+        self._rows.forget_all()
+        if db is not None:
+            db.close()
+
+
+_BEGIN = Statement("begin")
+_COMMIT = Statement("commit")
+
+
+def _is_optimistic(commit: Commit) -> bool:
+    return all(type(op) in _OPTIMISTIC for op in commit.ops)
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Whether the connection is of no more use."""
+    if isinstance(error, Lost | OSError | psycopg.InterfaceError):
+        return True
+    state = getattr(error, "sqlstate", None) or ""
+    return isinstance(error, psycopg.OperationalError) and state[:2] in ("", "08", "57", "25")
