@@ -39,6 +39,11 @@ class Home(NamedTuple):
         return os.path.join(self.path, "trust.json")
 
     @property
+    def store(self) -> str:
+        """The file of the store, where the settings name no other."""
+        return os.path.join(self.path, "callgate.db")
+
+    @property
     def audit(self) -> str:
         return os.path.join(self.path, "audit.jsonl")
 

@@ -21,6 +21,7 @@ from callgate.config.schema import (
     SandboxTable,
     SavedRules,
     Settings,
+    StoreTable,
     WorkspaceSettings,
 )
 from callgate.core.effects import SideEffects
@@ -87,6 +88,7 @@ def check_rule(rule: Mapping[str, Any]) -> None:
 def _user(home: Home, settings: Settings, file: _File) -> tuple[Settings, Policy]:
     if isinstance(settings.sandbox, SandboxTable):
         _check_sandbox(settings.sandbox, file)
+    _check_store(settings.store, file)
     _check_mcp(settings.mcp, file)
     if isinstance(settings.acp.mcp.network, list):
         _hosts(settings.acp.mcp.network, file, ("acp", "mcp", "network"))
@@ -101,6 +103,18 @@ def _user(home: Home, settings: Settings, file: _File) -> tuple[Settings, Policy
         _rule(rule, saved_file, ("rules", index)) for index, rule in enumerate(saved.rules)
     )
     return settings, msgspec.structs.replace(policy, rules=policy.rules + rules)
+
+
+_DATABASES = ("postgresql://", "postgres://")
+
+
+def _check_store(table: StoreTable, file: _File) -> None:
+    if table.url is not None and table.url_env is not None:
+        raise file.error(("store", "url_env"), "one of url and url_env is enough")
+    if table.url is not None and not table.url.startswith(_DATABASES):
+        raise file.error(("store", "url"), "begins with postgresql://")
+    if table.listen_url not in (None, "none") and not str(table.listen_url).startswith(_DATABASES):
+        raise file.error(("store", "listen_url"), 'begins with postgresql://, or is "none"')
 
 
 def load_workspace(workspace: str) -> Policy | None:

@@ -120,6 +120,27 @@ class DurabilityTable(_Table, frozen=True):
     minute; audit log and store are synced all the same."""
 
 
+class StoreTable(_Table, frozen=True):
+    """`[store]`: where sessions and all that belongs to them are kept."""
+
+    url: str | None = None
+    """`postgresql://...`: a database that several servers share. Absent: a file in the home."""
+    url_env: str | None = None
+    """The name of an environment variable that has it, with the password in it, say."""
+    listen_url: str | None = None
+    """A direct connection to the same database, where `url` leads to a pooler (PgBouncer in
+    transaction mode); `"none"`: there is none, changes are looked for ten times a second."""
+    schema: Annotated[str, msgspec.Meta(pattern="^[a-z_][a-z0-9_]{0,40}$")] = "callgate"
+    """In which the tables are; made if it is not there."""
+    readers: Annotated[int, msgspec.Meta(ge=1, le=32)] = 2
+    """Connections that only read. A server has two more: one writes, one listens."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether servers of other homes use it too."""
+        return self.url is not None or self.url_env is not None
+
+
 class RetentionTable(_Table, frozen=True):
     """`[retention]`: how long records are kept. A session that a process has open, or with a
     question or a call that has not ended, is kept in any case."""
@@ -281,6 +302,7 @@ class Settings(_Table, frozen=True):
     limits: LimitsTable = LimitsTable()
     audit: AuditTable = AuditTable()
     durability: DurabilityTable = DurabilityTable()
+    store: StoreTable = StoreTable()
     retention: RetentionTable = RetentionTable()
     instance: InstanceTable = InstanceTable()
     tools: ToolsTable = ToolsTable()

@@ -20,6 +20,7 @@ be asked for is closed: the reads below and the ops in `ops`.
     ├── StoreDamaged            the file is broken; it is left as it is
     ├── StoreTooNew             written by a newer callgate
     ├── EngineTooOld            a database server of a version that is not supported
+    ├── MissingPackage          what the engine needs is not installed
     └── StoreClosed             used after `close`
 
 After `StoreUnwritable` the outcome may be unknown: the same ops, with the same ids, may be
@@ -412,6 +413,11 @@ class StoreTooNew(StoreError):
 class EngineTooOld(StoreError):
     def __init__(self, place: str, found: str, needed: str) -> None:
         super().__init__(f"{place} is {found}; callgate needs at least {needed}.")
+
+
+class MissingPackage(StoreError):
+    def __init__(self, setting: str, package: str) -> None:
+        super().__init__(f"{setting} needs a package that is not installed: {package}.")
 
 
 class StoreClosed(StoreError):

@@ -16,7 +16,7 @@ import msgspec
 from callgate.audit.log import AuditLog
 from callgate.config.home import Home
 from callgate.config.policies import PathRules, PolicyBook
-from callgate.config.schema import SandboxLimitsTable, Settings
+from callgate.config.schema import SandboxLimitsTable, Settings, StoreTable
 from callgate.core.calls import ToolCall
 from callgate.core.ids import owner_id
 from callgate.core.stores import Store
@@ -43,6 +43,7 @@ from callgate.shipped import PACKS
 from callgate.tools.files import DeleteFile, ListDir, PatchFile, ReadFile, WriteFile
 from callgate.tools.search import FindFiles, SearchText
 from callgate.tools.shell import Shell
+from callgate.wiring.stores import open_store
 
 if TYPE_CHECKING:  # loaded with the first of their tools
     from callgate.agent.subagents import Subagents
@@ -140,20 +141,20 @@ def _save(
         _log.error("the answer could not be saved: %s", error)
 
 
-def session_log(home: Home, audit: AuditLog | None) -> tuple[SessionLog, Recovery]:
+def session_log(
+    home: Home, table: StoreTable, audit: AuditLog | None
+) -> tuple[SessionLog, Recovery]:
     """The way to the store, which is opened once something is read or stored."""
 
-    async def open_store() -> Store:
-        from callgate.storage.sqlite.store import SqliteStore  # lazy: once something is stored  # noqa: PLC0415
-
+    async def open_and_recover() -> Store:
         if audit is None:
-            return await SqliteStore.open(home.path)
-        store = await SqliteStore.open(
-            home.path, owner=audit.owner, before_commit=audit.sync_before_store
+            return await open_store(home, table)
+        store = await open_store(
+            home, table, owner=audit.owner, before_commit=audit.sync_before_store
         )
         return await recovery.enter(store)
 
-    log = SessionLog(open_store, audit)
+    log = SessionLog(open_and_recover, audit)
     recovery = Recovery(log, audit, home.processes)
     return log, recovery
 

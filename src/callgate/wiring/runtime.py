@@ -62,7 +62,7 @@ class Wired:
         self.bus = Bus()
         settings = self.policies.settings
         self._audit = audit_log(home, settings) if audit else None
-        self.log, self.recovery = session_log(home, self._audit)
+        self.log, self.recovery = session_log(home, settings.store, self._audit)
         self.sandbox = Sandbox(surroundings(home, settings))
         self.hosts: HostedTools | None = None
         """Those of the settings, once they were added."""

@@ -19,14 +19,14 @@ from callgate.audit.records import CallRecord
 from callgate.audit.verify import Problem
 from callgate.audit.verify import verify as check
 from callgate.cli.errors import FAILED, OK, CliError
-from callgate.cli.records.stores import not_found, with_store
+from callgate.cli.records.stores import explained, not_found, with_store
 from callgate.cli.ui.output import print_json, print_json_line
 from callgate.cli.ui.terminal import columns, is_terminal, paint_for
 from callgate.cli.ui.visible import clip, visible
 from callgate.config.home import Home
+from callgate.config.store_table import store_table
 from callgate.core.errors import ToolErrorClass
 from callgate.sessions.audit_comparison import Comparison, compare
-from callgate.storage.sqlite.files import Location
 
 _LOOK_EVERY_S = 0.2
 _AGO = re.compile(r"(\d{1,6})([smhd])\Z")
@@ -95,12 +95,17 @@ def _existing(path: str) -> str:
 def _compare(options: Namespace, path: str) -> Comparison | None:
     """What the store says to the log; None where there is no store."""
     home = Home.from_environment()
-    if not os.path.exists(Location(home=home.path).path):
+    if not _has_store(home):
         return None
     try:
         return with_store(options, lambda store: compare(store, path, home.processes))
     except CliError as error:  # a store that says nothing does not say that all is well
         return Comparison(0, (Problem(path, 0, f"not compared with the store: {error}"),))
+
+
+def _has_store(home: Home) -> bool:
+    with explained():
+        return store_table(home).is_shared or os.path.exists(home.store)
 
 
 def _path(options: Namespace) -> str:

@@ -38,6 +38,8 @@ def prune(options: Namespace) -> int:
         raise CliError(f"prune takes no {options.words[0]!r}", hint="See callgate prune --help.")
     home = Home.from_environment()
     settings = _settings(home)
+    if options.vacuum and settings.store.is_shared:
+        raise CliError("--vacuum is for the file in the home: PostgreSQL vacuums by itself")
     bounds = _bounds(options, settings)
     if not options.dry_run:
         refuse_within_a_call("callgate prune")

@@ -19,6 +19,7 @@ from callgate.cli.logs import set_up
 from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user
 from callgate.config.schema import AuditTable
+from callgate.config.store_table import store_table
 from callgate.core.errors import ToolErrorClass
 from callgate.core.stored import StoredSession
 from callgate.core.stores import (
@@ -29,8 +30,7 @@ from callgate.core.stores import (
     StoreError,
 )
 from callgate.sessions.recovery import needs_recovery, recover
-from callgate.storage.sqlite.files import Location
-from callgate.storage.sqlite.store import SqliteStore
+from callgate.wiring.stores import open_store
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ def with_store(options: Namespace, work: Callable[[Store], Awaitable[T]]) -> T:
     """Do something with the store of the home, after those who are gone were accounted for."""
     set_up(options.debug)
     with explained():
-        return asyncio.run(_opened(Home.from_environment().path, work))
+        return asyncio.run(_opened(Home.from_environment(), work))
 
 
 @contextmanager
@@ -62,16 +62,21 @@ def explained() -> Iterator[None]:
         ) from error
     except _NOT_FOUND as error:
         raise not_found(str(error)) from error
+    except SettingsError as error:
+        raise CliError(str(error), reason="settings_invalid") from error
     except StoreError as error:
         raise CliError(
             str(error), error_class=ToolErrorClass.EXECUTION_ERROR, reason="store_unusable"
         ) from error
 
 
-async def _opened(home: str, work: Callable[[Store], Awaitable[T]]) -> T:
-    async with await SqliteStore.open(home) as store:
+async def _opened(home: Home, work: Callable[[Store], Awaitable[T]]) -> T:
+    store = await open_store(home, store_table(home))
+    try:
         await settle(store)
         return await work(store)
+    finally:
+        await store.close()
 
 
 async def settle(store: Store) -> None:
@@ -92,9 +97,7 @@ async def settle(store: Store) -> None:
 
 def process_name(owner: str) -> str:
     """A living owner in words, with the number of its process where that can be read."""
-    lock = os.path.join(
-        Location(home=Home.from_environment().path).owners, f"{os.path.basename(owner)}.lock"
-    )
+    lock = os.path.join(Home.from_environment().processes, f"{os.path.basename(owner)}.lock")
     try:
         with open(lock, encoding="ascii") as file:
             return f"process {int(file.read(20))}"

@@ -11,7 +11,7 @@ from callgate.core.stored import StoredSession
 from callgate.storage.cursors import check_page, read_cursor, write_cursor
 from callgate.storage.postgres import owners, reads
 from callgate.storage.postgres.connections import Connection
-from callgate.storage.postgres.rows import SESSION, session_of
+from callgate.storage.postgres.tables import SESSION, TOUCH, session_of
 from callgate.storage.postgres.wire import Statement, integers, texts
 from callgate.storage.pruning import prunable as choose
 from callgate.storage.views import EventRow, View
@@ -30,7 +30,7 @@ def oldest_sessions(
     after = read_cursor("s", cursor) if cursor is not None else 0
     check_page(after, most)
     rows = db.fetch(f"{SESSION} where touch > %s order by touch limit %s", after, most)
-    return rows, write_cursor("s", rows[-1][9]) if len(rows) == most else None
+    return rows, write_cursor("s", rows[-1][TOUCH]) if len(rows) == most else None
 
 
 def oldest_events(

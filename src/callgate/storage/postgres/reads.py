@@ -39,7 +39,7 @@ from callgate.storage.encoding import decode
 from callgate.storage.endings import event_of
 from callgate.storage.postgres import owners
 from callgate.storage.postgres.connections import Connection
-from callgate.storage.postgres.rows import SESSION, session_of
+from callgate.storage.postgres.tables import SESSION, TOUCH, session_of
 
 _log = logging.getLogger("callgate.store")
 
@@ -49,8 +49,6 @@ _LAST = (1 << 63) - 1
 """No event has a higher number."""
 FIRST_NUMBER = 2
 """Of an event: the first number is drawn when the tables are made."""
-_TOUCH = 9
-"""Which column of `SESSION` it is."""
 
 
 def read_events(db: Connection, session: str, after: int, limit: int) -> list[Event]:
@@ -190,7 +188,7 @@ def list_sessions(
     page = rows[:limit]
     more = len(rows) > limit
     return SessionPage(
-        [session_of(row) for row in page], write_cursor("s", page[-1][_TOUCH]) if more else None
+        [session_of(row) for row in page], write_cursor("s", page[-1][TOUCH]) if more else None
     )
 
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
 from callgate.core.ops import (
     AppendMessages,
@@ -43,6 +42,7 @@ from callgate.core.stores import StoreDamaged
 from callgate.storage.encoding import decode
 from callgate.storage.postgres import owners
 from callgate.storage.postgres.connections import Connection
+from callgate.storage.postgres.tables import SESSION, session_of
 from callgate.storage.views import Blob, EventRow, MessageRow, Row, View
 
 if TYPE_CHECKING:  # few commands prune
@@ -53,10 +53,6 @@ _PAGE = 1_000
 DUE = 100
 """Questions that are closed at once."""
 
-SESSION = (
-    "select ord, id, workspace, parent, owner, fence, last_seq, messages, updated_at, touch, body"
-    " from cg.sessions"
-)
 TABLES: dict[type[Any], str] = {
     StoredCall: "calls",
     StoredConfirmation: "confirmations",
@@ -435,18 +431,3 @@ def _where_key(kind: _Kind, key: Hashable) -> tuple[str, tuple[Any, ...]]:
     if kind is Blob:
         return "sha256 = %s", (key,)
     return "id = %s", (key,)
-
-
-def session_of(row: Sequence[Any]) -> StoredSession:
-    """A session, from the columns of `SESSION`."""
-    _, _, workspace, parent, owner, fence, last_seq, messages, updated_at, _, body = row
-    return replace(
-        decode(body, StoredSession),
-        workspace=workspace,
-        parent=parent,
-        owner=owner,
-        fence=fence,
-        last_seq=last_seq,
-        messages=messages,
-        updated_at=updated_at,
-    )

@@ -1,0 +1,44 @@
+"""The store that the settings name: a file in the home, or a database that servers share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from callgate.config.home import Home
+from callgate.config.schema import StoreTable
+from callgate.core.stores import MissingPackage, Store
+
+
+async def open_store(
+    home: Home,
+    table: StoreTable,
+    *,
+    owner: str | None = None,
+    before_commit: Callable[[], None] = lambda: None,
+) -> Store:
+    """`owner` names this process; `before_commit` makes durable what the store follows from.
+
+    Raises a `StoreError` that says why it cannot be used at all, or `SettingsError`; never because
+    it cannot be reached now.
+    """
+    if not table.is_shared:
+        from callgate.storage.sqlite.store import SqliteStore  # lazy: once something is stored  # noqa: PLC0415
+
+        return await SqliteStore.open(home.path, owner=owner, before_commit=before_commit)
+    try:
+        from callgate.storage.postgres.location import PostgresLocation  # lazy: few have one  # noqa: PLC0415
+        from callgate.storage.postgres.store import PostgresStore  # lazy: as above  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingPackage("[store] url", "callgate[postgres]") from error
+    from callgate.config.store_table import store_url  # lazy: as above  # noqa: PLC0415
+
+    location = PostgresLocation(
+        url=store_url(table, os.environ) or "",
+        listen_url=table.listen_url,
+        schema=table.schema,
+        readers=table.readers,
+    )
+    return await PostgresStore.open(
+        location, home=home.path, owner=owner, before_commit=before_commit
+    )
