@@ -20,7 +20,7 @@ from benchmarks import compare, memory, rows, start
 from benchmarks.cases import CASES
 from benchmarks.contest import Failed, hold
 from benchmarks.contestants import CALLS, Contestant, idle
-from benchmarks.scale import Scale, chosen_scale, rounds
+from benchmarks.efforts import Scale, chosen_scale, rounds
 from benchmarks.trees import ROOT, checkout
 
 SECTIONS = ("calls", "idle", "memory", "start")

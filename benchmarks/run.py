@@ -21,7 +21,7 @@ from benchmarks import memory, report, rows, start
 from benchmarks.cases import CASES
 from benchmarks.contest import Failed, Outcome, hold
 from benchmarks.contestants import CALLS, Contestant, idle
-from benchmarks.scale import Scale, chosen_scale, rounds
+from benchmarks.efforts import Scale, chosen_scale, rounds
 from benchmarks.trees import ROOT
 
 SECTIONS = ("calls", "idle", "memory", "start")

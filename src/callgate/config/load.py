@@ -105,15 +105,16 @@ def _user(home: Home, settings: Settings, file: _File) -> tuple[Settings, Policy
     return settings, msgspec.structs.replace(policy, rules=policy.rules + rules)
 
 
-_DATABASES = ("postgresql://", "postgres://")
+def is_database(url: str) -> bool:
+    return url.startswith(("postgresql://", "postgres://"))
 
 
 def _check_store(table: StoreTable, file: _File) -> None:
     if table.url is not None and table.url_env is not None:
         raise file.error(("store", "url_env"), "one of url and url_env is enough")
-    if table.url is not None and not table.url.startswith(_DATABASES):
+    if table.url is not None and not is_database(table.url):
         raise file.error(("store", "url"), "begins with postgresql://")
-    if table.listen_url not in (None, "none") and not str(table.listen_url).startswith(_DATABASES):
+    if table.listen_url not in (None, "none") and not is_database(str(table.listen_url)):
         raise file.error(("store", "listen_url"), 'begins with postgresql://, or is "none"')
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import msgspec
 
 from callgate.config.home import Home
-from callgate.config.load import SettingsError, load_user
+from callgate.config.load import SettingsError, is_database, load_user
 from callgate.config.schema import StoreTable
 
 
@@ -38,7 +38,8 @@ def _alone(home: Home) -> StoreTable | None:
     except OSError:
         return None
     try:
-        return msgspec.convert(tomllib.loads(data.decode()).get("store", {}), StoreTable)
+        table = msgspec.convert(tomllib.loads(data.decode()).get("store", {}), StoreTable)
+        return table if table.url is None or is_database(table.url) else None
     except (ValueError, msgspec.ValidationError):
         return None if b"store" in data else StoreTable()
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.against import measure
 from benchmarks.contest import Effort
-from benchmarks.scale import QUICK
+from benchmarks.efforts import QUICK
 from benchmarks.trees import ROOT, checkout, environment
 
 

@@ -1,4 +1,4 @@
-"""How much of everything is measured."""
+"""How much of everything is measured in one run."""
 
 from __future__ import annotations
 
