@@ -25,6 +25,7 @@ from callgate.storage.postgres.connections import Connection
 from callgate.storage.postgres.location import PostgresLocation
 from callgate.storage.postgres.problems import TROUBLE
 from callgate.storage.postgres.schema import migrate
+from callgate.storage.postgres.tables import DRIFT
 
 POLL_S = 0.1
 """How often changes are looked for where nobody tells of them."""
@@ -171,9 +172,9 @@ class Listener:
         after = self._last_touch - _LOOK_BACK
         changed = dict(
             db.fetch(
-                "select id, touch from cg.sessions where touch > %s"
+                "select id, touch from cg.sessions where touch > %s and listed > %s"
                 " union all select '@' || kind, touch from cg.entry_kinds where touch > %s",
-                *(after, after),
+                *(after, after - DRIFT, after),
             )
         )
         self._last_touch = max([self._last_touch, *changed.values()])

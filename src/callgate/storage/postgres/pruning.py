@@ -11,7 +11,7 @@ from callgate.core.stored import StoredSession
 from callgate.storage.cursors import check_page, read_cursor, write_cursor
 from callgate.storage.postgres import owners, reads
 from callgate.storage.postgres.connections import Connection
-from callgate.storage.postgres.tables import SESSION, TOUCH, session_of
+from callgate.storage.postgres.tables import DRIFT, SESSION, TOUCH, session_of
 from callgate.storage.postgres.wire import Statement, integers, texts
 from callgate.storage.pruning import prunable as choose
 from callgate.storage.views import EventRow, View
@@ -29,7 +29,18 @@ def oldest_sessions(
     """The columns of sessions, in the order in which they were last changed."""
     after = read_cursor("s", cursor) if cursor is not None else 0
     check_page(after, most)
-    rows = db.fetch(f"{SESSION} where touch > %s order by touch limit %s", after, most)
+    # One that is listed at L was touched between L and L + DRIFT.
+    nearest = (
+        "select touch from cg.sessions where touch > %s and listed > %s order by listed limit %s"
+    )
+    lowest = (after, after - DRIFT, most)
+    [(last,)] = db.fetch(f"select max(touch) from ({nearest}) c", *lowest)  # noqa: S608
+    if last is None:
+        return [], None
+    rows = db.fetch(
+        f"{SESSION} where touch > %s and listed > %s and listed <= %s order by touch limit %s",
+        *(after, after - DRIFT, last, most),
+    )
     return rows, write_cursor("s", rows[-1][TOUCH]) if len(rows) == most else None
 
 

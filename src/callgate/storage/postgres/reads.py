@@ -39,7 +39,7 @@ from callgate.storage.encoding import decode
 from callgate.storage.endings import event_of
 from callgate.storage.postgres import owners
 from callgate.storage.postgres.connections import Connection
-from callgate.storage.postgres.tables import SESSION, TOUCH, session_of
+from callgate.storage.postgres.tables import DRIFT, SESSION, TOUCH, session_of
 
 _log = logging.getLogger("callgate.store")
 
@@ -174,21 +174,36 @@ def get_session(db: Connection, session: str) -> StoredSession:
 def list_sessions(
     db: Connection, workspace: str | None, cursor: str | None, limit: int, workers: bool
 ) -> SessionPage:
-    conditions: dict[str, tuple[Any, ...]] = {"true": ()}
-    if workspace is not None:
-        conditions["workspace = %s"] = (workspace,)
-    if cursor is not None:
-        conditions["touch < %s"] = (read_cursor("s", cursor),)
-    if not workers:
-        conditions["parent is null"] = ()
+    before = read_cursor("s", cursor) if cursor is not None else _LAST
     check_page(0, limit)
-    where = " and ".join(conditions)
-    values = [value for each in conditions.values() for value in each]
-    rows = db.fetch(f"{SESSION} where {where} order by touch desc limit %s", *values, limit + 1)
+    where, values = "touch < %s and listed < %s", list[Any]((before, before))
+    if workspace is not None:
+        where, values = f"{where} and workspace = %s", [*values, workspace]
+    if not workers:
+        where += " and parent is null"
+    rows = _last_touched(db, where, values, limit + 1)
     page = rows[:limit]
     more = len(rows) > limit
     return SessionPage(
         [session_of(row) for row in page], write_cursor("s", page[-1][TOUCH]) if more else None
+    )
+
+
+def _last_touched(
+    db: Connection, where: str, values: list[Any], limit: int
+) -> list[tuple[Any, ...]]:
+    """Sessions by their touch, the highest first, though the index has only an older one.
+
+    One that is listed at L was touched before L + DRIFT. So whoever is among the first is listed
+    at most `DRIFT` before the touch of the last of so many candidates.
+    """
+    nearest = f"select touch from cg.sessions where {where} order by listed desc limit %s"  # noqa: S608
+    [(least,)] = db.fetch(f"select min(touch) from ({nearest}) c", *values, limit)  # noqa: S608
+    if least is None:
+        return []
+    return db.fetch(
+        f"{SESSION} where {where} and listed > %s order by touch desc limit %s",
+        *(*values, least - DRIFT, limit),
     )
 
 

@@ -25,6 +25,7 @@ from callgate.core.stored import (
 )
 from callgate.storage.encoding import encode
 from callgate.storage.postgres.rows import TABLES, PostgresRows
+from callgate.storage.postgres.tables import DRIFT
 from callgate.storage.postgres.wire import (
     Results,
     Statement,
@@ -68,27 +69,30 @@ where e.ord = u.ord and e.seq = u.seq
 """
 _NEW_SESSIONS = """
 insert into cg.sessions
- (ord, id, workspace, parent, owner, fence, last_seq, messages, updated_at, body, touch)
-select u.*, nextval('cg.touches') from unnest($1::bigint[], $2::text[], $3::text[], $4::text[],
- $5::text[], $6::bigint[], $7::bigint[], $8::bigint[], $9::float8[], $10::text[]) u
+ (ord, id, workspace, parent, owner, fence, last_seq, messages, updated_at, body, touch, listed)
+select u.*, u.touch from (select u.*, nextval('cg.touches') as touch from unnest($1::bigint[],
+ $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[],
+ $9::float8[], $10::text[]) u) u
 returning id, touch
 """
 _DESCRIBED = """
 update cg.sessions s set workspace = u.workspace, parent = u.parent, owner = u.owner,
  fence = u.fence, last_seq = u.last_seq, messages = u.messages, updated_at = u.updated_at,
- body = u.body, touch = nextval('cg.touches')
-from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[],
- $7::bigint[], $8::bigint[], $9::float8[], $10::text[])
- u(ord, id, workspace, parent, owner, fence, last_seq, messages, updated_at, body)
+ body = u.body, touch = u.touch, listed = u.touch
+from (select u.*, nextval('cg.touches') as touch from unnest($1::bigint[], $2::text[], $3::text[],
+ $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[], $9::float8[], $10::text[])
+ u(ord, id, workspace, parent, owner, fence, last_seq, messages, updated_at, body)) u
 where s.ord = u.ord returning s.id, s.touch
 """
-_COUNTED = """
+_COUNTED = f"""
 update cg.sessions s set owner = u.owner, fence = u.fence, last_seq = u.last_seq,
- messages = u.messages, updated_at = u.updated_at, touch = nextval('cg.touches')
-from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::float8[])
- u(ord, owner, fence, last_seq, messages, updated_at)
+ messages = u.messages, updated_at = u.updated_at, touch = u.touch,
+ listed = case when u.touch - s.listed < {DRIFT} then s.listed else u.touch end
+from (select u.*, nextval('cg.touches') as touch from unnest($1::bigint[], $2::text[],
+ $3::bigint[], $4::bigint[], $5::bigint[], $6::float8[])
+ u(ord, owner, fence, last_seq, messages, updated_at)) u
 where s.ord = u.ord returning s.id, s.touch
-"""
+"""  # noqa: S608
 _ENTRY_KINDS = """
 insert into cg.entry_kinds (kind, touch)
 select kind, nextval('cg.touches') from unnest($1::text[]) u(kind)

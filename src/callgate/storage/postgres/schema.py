@@ -6,8 +6,10 @@ replaced one by one. To change the format, append a migration; never edit one th
 
 An event's place is (`ord`, `seq`). `n` numbers all events; numbers are drawn under a lock that
 tells readers how far they may read (`saving`, `reads`). `touch` numbers the changes of sessions,
-drawn while the session is locked. Ids compare as bytes. `body` is the value as JSON; the columns
-beside it are those that are searched, and where both exist the column counts.
+drawn while the session is locked; no index has it, so that counting costs no index (a heap-only
+update). `listed` is indexed instead: a touch at most `tables.DRIFT` changes ago. Ids compare as
+bytes. `body` is the value as JSON; the columns beside it are those that are searched, and where
+both exist the column counts.
 """
 
 from __future__ import annotations
@@ -30,12 +32,13 @@ create table cg.sessions (
     messages bigint not null,
     updated_at double precision not null,
     touch bigint not null,
+    listed bigint not null,
     body text not null
-) with (fillfactor = 50);
-create index sessions_by_touch on cg.sessions (touch);
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+create index sessions_by_listed on cg.sessions (listed);
 create index sessions_by_owner on cg.sessions (owner) where owner is not null;
 create index sessions_by_parent on cg.sessions (parent) where parent is not null;
-create index sessions_by_workspace on cg.sessions (workspace, touch);
+create index sessions_by_workspace on cg.sessions (workspace, listed);
 
 create sequence cg.session_numbers as bigint cache 1;
 create sequence cg.event_numbers as bigint cache 1;

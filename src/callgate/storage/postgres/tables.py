@@ -16,6 +16,8 @@ SESSION = (
 )
 TOUCH = 9
 """Which of these columns it is."""
+DRIFT = 5_000
+"""A session's `listed` is less than so many changes before its `touch`."""
 
 
 def session_of(row: Sequence[Any]) -> StoredSession:
