@@ -220,6 +220,10 @@ class MemoryStore:
         self._closed = False
         self.tables.living[self.owner] = self._hints
 
+    @property
+    def is_dead(self) -> bool:
+        return False
+
     async def __aenter__(self) -> Self:
         return self
 

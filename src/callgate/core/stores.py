@@ -122,6 +122,11 @@ class Store(Protocol):
     owner: str
     """Names this process, and no other one ever, as the owner of sessions and calls."""
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether others took this process for dead: it can commit nothing and must start anew."""
+        ...
+
     @overload
     def commit(self, a: Op[A], /) -> asyncio.Future[tuple[A]]: ...
     @overload

@@ -224,6 +224,11 @@ class SessionLog:
         self._sessions.pop(session_id, None)
 
     @property
+    def is_dead(self) -> bool:
+        """Whether other processes took this one for dead: nothing more can be written."""
+        return self._store is not None and self._store.is_dead
+
+    @property
     def is_settled(self) -> bool:
         """Whether everything that was said is in the store."""
         return not (self._dirty or self._in_flight or self._is_troubled)

@@ -132,7 +132,8 @@ class Instance:
             self.runtime, self._directories.open_session, self._wired.hosting, unfinished
         )
         chores = [*self._process_chores(), self._wired.policies.refresh]
-        maintenance = Maintenance(home, self._record, server, listener, chores)
+        is_dead = lambda: self._wired.log.is_dead  # noqa: E731
+        maintenance = Maintenance(home, self._record, server, listener, chores, is_dead)
         self._maintenance = maintenance
         closing.callback(maintenance.close)  # before HTTP has drained
         closing.push_async_callback(server.close)

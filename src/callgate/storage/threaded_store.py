@@ -83,6 +83,11 @@ class ThreadedStore(Generic[C]):
         self._pending: list[Commit] = []
         self._closed = False
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether other processes took this one for dead: it has to start anew."""
+        return False
+
     def _make_hints(self) -> Hints:
         return Hints()
 

@@ -15,7 +15,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import psycopg
 
@@ -112,7 +112,7 @@ class Listener:
                 _log.debug("no word from other processes: %s", error)
             self._declared.clear()
             if not self._closed:
-                select.select([self._wake_in], [], [], retry_s)
+                _wait([self._wake_in], retry_s)
                 self._drain()
                 retry_s = min(retry_s * 2, _RETRY_S[1])
 
@@ -139,7 +139,7 @@ class Listener:
         beat_at = time.monotonic() + self._location.beat_s
         while not self._closed:
             left = max(0.0, beat_at - time.monotonic())
-            readable, _, _ = select.select([db.psycopg.fileno(), self._wake_in], [], [], left)
+            readable = _wait([db.psycopg.fileno(), self._wake_in], left)
             if self._wake_in in readable:
                 self._drain()
             self._send(db)
@@ -157,7 +157,7 @@ class Listener:
         self._tell(None)
         beat_at = time.monotonic() + self._location.beat_s
         while not self._closed:
-            select.select([self._wake_in], [], [], POLL_S)
+            _wait([self._wake_in], POLL_S)
             self._drain()
             with self._lock:
                 self._pending.clear()
@@ -196,6 +196,14 @@ class Listener:
                 pass
         except BlockingIOError:
             pass
+
+
+def _wait(descriptors: Iterable[int], limit_s: float) -> list[int]:
+    """Those that can be read, once there is one. Unlike `select`, whatever their numbers are."""
+    poll = select.poll()
+    for each in descriptors:
+        poll.register(each, select.POLLIN)
+    return [descriptor for descriptor, _ in poll.poll(limit_s * 1_000)]
 
 
 def _receive(connection: psycopg.Connection, heard: dict[str, int]) -> None:

@@ -90,7 +90,6 @@ class PostgresStore(ThreadedStore[Connection]):
 
     @property
     def is_dead(self) -> bool:
-        """Whether other processes took this one for dead: it has to start anew."""
         return self._writer.is_dead
 
     def _taken_for_dead(self) -> None:

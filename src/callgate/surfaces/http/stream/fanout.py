@@ -25,6 +25,8 @@ from callgate.surfaces.http.stream.frames import event_head, event_tail, packed,
 
 _DEFER_S = 1.0
 """How long a delta waits for the event before it, which may never be kept."""
+_PENDING_S = 0.02
+"""When to look again for events that are being committed behind others."""
 _log = logging.getLogger("callgate.http")
 
 
@@ -168,7 +170,7 @@ class Fanout:
                     self._send_page(page, await _encode_page(page))
                     await self._all_sent.wait()
                 else:
-                    await hint.wait()
+                    await hint.wait(_PENDING_S if page.pending else POLL_S)
 
     def _send_page(self, page: EventPage, tails: list[bytes]) -> None:
         """All at once as far as anybody knows: who joins from now on has read it already."""

@@ -1,0 +1,55 @@
+"""A server that was silent for so long that others took its sessions ends, and says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests import postgres
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[postgres.Cluster]:
+    with postgres.running() as cluster:
+        yield cluster
+
+
+def test_a_server_that_others_took_for_dead_ends_and_says_why(cluster: postgres.Cluster, tmp_path: Path) -> None:
+    home, workspace = tmp_path / "home", tmp_path / "work"
+    home.mkdir(mode=0o700)
+    workspace.mkdir()
+    (home / "settings.toml").write_text(f'[store]\nurl = "{cluster.url}"\nschema = "dead"\n')
+    command = [sys.executable, "-m", "callgate", "serve", "--no-http", "--workspace", str(workspace)]
+    server = subprocess.Popen(
+        command, env={**os.environ, "CALLGATE_HOME": str(home)}, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        with psycopg.connect(cluster.url, autocommit=True) as db:
+            _wait_for_owner(db)
+            server.send_signal(signal.SIGSTOP)
+            db.execute("update dead.owners set dead = true")
+            server.send_signal(signal.SIGCONT)
+            _, said = server.communicate(timeout=30)
+    finally:
+        server.kill()
+        server.wait()
+    assert server.returncode != 0
+    assert "took it for dead" in said
+
+
+def _wait_for_owner(db: psycopg.Connection[tuple[object, ...]]) -> None:
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        there = db.execute("select to_regclass('dead.owners') is not null").fetchone()
+        if there == (True,) and db.execute("select 1 from dead.owners").fetchall():
+            return
+        time.sleep(0.02)
+    raise AssertionError("the server did not come")
