@@ -136,6 +136,17 @@ class RetentionTable(_Table, frozen=True):
     """Beyond this size the sessions that were not used for the longest are deleted; 0: never."""
 
 
+class StoreTable(_Table, frozen=True):
+    """`[store]`: where sessions live, if several servers share them."""
+
+    url: str | None = None
+    """Absent: in the home. `sqlite:///DIRECTORY`: in another directory of this machine, which
+    several homes may share."""
+    lost_after_minutes: Annotated[float, msgspec.Meta(ge=0, le=10_080)] = 15
+    """How long a server that died is waited for: it alone knows how its last calls without effects
+    ended. After that they count as interrupted."""
+
+
 class InstanceTable(_Table, frozen=True):
     """`[instance]`: whether `callgate call` starts an instance."""
 
@@ -282,6 +293,7 @@ class Settings(_Table, frozen=True):
     audit: AuditTable = AuditTable()
     durability: DurabilityTable = DurabilityTable()
     retention: RetentionTable = RetentionTable()
+    store: StoreTable = StoreTable()
     instance: InstanceTable = InstanceTable()
     tools: ToolsTable = ToolsTable()
     sandbox: SandboxTable | Literal["off"] = SandboxTable()

@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # loaded with the first of their tools
     from callgate.sources.packs.packs import Packs
     from callgate.sources.packs.values import Embedder
     from callgate.tools.tables import EmbeddingsTable
+    from callgate.wiring.stores import SharedStore
     from callgate.workspace.undo.history import History
 
 _log = logging.getLogger("callgate")
@@ -140,10 +141,27 @@ def _save(
         _log.error("the answer could not be saved: %s", error)
 
 
-def session_log(home: Home, audit: AuditLog | None) -> tuple[SessionLog, Recovery]:
+def find_shared_store(home: Home, settings: Settings) -> SharedStore | None:
+    """The store that the settings name, which other homes use too."""
+    if settings.store.url is None:
+        return None
+    from callgate.wiring.stores import shared_store  # lazy: most homes share nothing  # noqa: PLC0415
+
+    return shared_store(home, settings.store)
+
+
+def session_log(
+    home: Home, audit: AuditLog | None, shared: SharedStore | None = None
+) -> tuple[SessionLog, Recovery]:
     """The way to the store, which is opened once something is read or stored."""
 
     async def open_store() -> Store:
+        if shared is not None:
+            if audit is None:
+                return await shared.open()
+            return await recovery.enter(
+                await shared.open(owner=audit.owner, before_commit=audit.sync_before_store)
+            )
         from callgate.storage.sqlite.store import SqliteStore  # lazy: once something is stored  # noqa: PLC0415
 
         if audit is None:
@@ -154,17 +172,17 @@ def session_log(home: Home, audit: AuditLog | None) -> tuple[SessionLog, Recover
         return await recovery.enter(store)
 
     log = SessionLog(open_store, audit)
-    recovery = Recovery(log, audit, home.processes)
+    recovery = Recovery(log, audit, home.processes, None if shared is None else shared.home)
     return log, recovery
 
 
-def audit_log(home: Home, settings: Settings) -> AuditLog:
+def audit_log(home: Home, settings: Settings, shared: SharedStore | None = None) -> AuditLog:
     return AuditLog(
         home.audit,
         max_bytes=settings.audit.max_bytes,
         keep=settings.audit.keep,
         journals=home.processes,
-        owner=owner_id(),
+        owner=owner_id() if shared is None else shared.owner_id(),
     )
 
 

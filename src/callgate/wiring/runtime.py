@@ -26,6 +26,7 @@ from callgate.wiring.components import (
     audit_log,
     catalogue,
     custom_tool,
+    find_shared_store,
     make_dispatcher,
     make_packs,
     session_log,
@@ -61,8 +62,10 @@ class Wired:
         self.settings_state = self.policies.state
         self.bus = Bus()
         settings = self.policies.settings
-        self._audit = audit_log(home, settings) if audit else None
-        self.log, self.recovery = session_log(home, self._audit)
+        self.shared = find_shared_store(home, settings)
+        """The store that other homes use too; None: the home has its own."""
+        self._audit = audit_log(home, settings, self.shared) if audit else None
+        self.log, self.recovery = session_log(home, self._audit, self.shared)
         self.sandbox = Sandbox(surroundings(home, settings))
         self.hosts: HostedTools | None = None
         """Those of the settings, once they were added."""
