@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # loaded with the first of their tools
     from callgate.core.commands import Launcher
     from callgate.core.models import Key
     from callgate.runtime import Runtime
+    from callgate.sessions.audit_heads import HeadPublisher
     from callgate.shipped import ShippedPack
     from callgate.sources.packs.packs import Packs
     from callgate.sources.packs.values import Embedder
@@ -174,6 +175,17 @@ def session_log(
     log = SessionLog(open_store, audit)
     recovery = Recovery(log, audit, home.processes, None if shared is None else shared.home)
     return log, recovery
+
+
+def publish_heads(
+    log: SessionLog, audit: AuditLog | None, shared: SharedStore | None
+) -> HeadPublisher | None:
+    """Have other homes know how far the audit log has come."""
+    if audit is None or shared is None:
+        return None
+    from callgate.sessions.audit_heads import HeadPublisher  # lazy: most homes share nothing  # noqa: PLC0415
+
+    return HeadPublisher(log, audit, shared.home.id)
 
 
 def audit_log(home: Home, settings: Settings, shared: SharedStore | None = None) -> AuditLog:

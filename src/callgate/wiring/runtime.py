@@ -29,6 +29,7 @@ from callgate.wiring.components import (
     find_shared_store,
     make_dispatcher,
     make_packs,
+    publish_heads,
     session_log,
     surroundings,
 )
@@ -66,6 +67,7 @@ class Wired:
         """The store that other homes use too; None: the home has its own."""
         self._audit = audit_log(home, settings, self.shared) if audit else None
         self.log, self.recovery = session_log(home, self._audit, self.shared)
+        self._heads = publish_heads(self.log, self._audit, self.shared)
         self.sandbox = Sandbox(surroundings(home, settings))
         self.hosts: HostedTools | None = None
         """Those of the settings, once they were added."""
@@ -238,6 +240,8 @@ class Wired:
         for close in self._closers:
             await close()
         self.sandbox.close()
+        if self._heads is not None:
+            await self._heads.close()
         await self.log.close()
         if self._audit is not None:
             self._audit.close(is_stored=self.log.is_settled)

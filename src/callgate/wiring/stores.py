@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from callgate.config.home import Home
-from callgate.config.load import SettingsError
+from callgate.config.load import SettingsError, load_user
 from callgate.config.schema import StoreTable
 from callgate.core.ids import owner_id
 from callgate.core.stores import Store
@@ -42,6 +42,25 @@ class SharedStore(msgspec.Struct, frozen=True, kw_only=True):
         return await SqliteStore.open(
             directory, owner=owner or self.owner_id(), before_commit=before_commit
         )
+
+
+def configured_store(home: Home) -> SharedStore | None:
+    """The shared store of a home, for a command without a runtime. `SettingsError` where there is
+    one and the settings do not tell which."""
+    try:
+        with open(home.settings, "rb") as file:
+            is_named = b"store" in file.read()
+    except OSError:
+        is_named = False
+    if not is_named and not os.path.exists(home.id):
+        return None
+    try:
+        table = load_user(home)[0].store
+    except SettingsError:
+        if os.path.exists(home.id):
+            raise
+        return None
+    return shared_store(home, table)
 
 
 def shared_store(home: Home, table: StoreTable) -> SharedStore | None:

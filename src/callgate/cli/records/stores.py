@@ -11,7 +11,7 @@ import os
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from callgate.audit.log import AuditLog
 from callgate.cli.errors import CliError
@@ -28,9 +28,14 @@ from callgate.core.stores import (
     Store,
     StoreError,
 )
+from callgate.sessions.audit_heads import publish_head
 from callgate.sessions.recovery import needs_recovery, recover
 from callgate.storage.sqlite.files import Location
 from callgate.storage.sqlite.store import SqliteStore
+from callgate.wiring.stores import SharedStore, configured_store
+
+if TYPE_CHECKING:
+    from callgate.sessions.homes import HomeIdentity
 
 T = TypeVar("T")
 
@@ -46,7 +51,7 @@ def with_store(options: Namespace, work: Callable[[Store], Awaitable[T]]) -> T:
     """Do something with the store of the home, after those who are gone were accounted for."""
     set_up(options.debug)
     with explained():
-        return asyncio.run(_opened(Home.from_environment().path, work))
+        return asyncio.run(_opened(Home.from_environment(), work))
 
 
 @contextmanager
@@ -68,16 +73,33 @@ def explained() -> Iterator[None]:
         ) from error
 
 
-async def _opened(home: str, work: Callable[[Store], Awaitable[T]]) -> T:
-    async with await SqliteStore.open(home) as store:
-        await settle(store)
+async def _opened(home: Home, work: Callable[[Store], Awaitable[T]]) -> T:
+    shared = find_shared_store(home)
+    if shared is None:
+        store: Store = await SqliteStore.open(home.path)
+    else:
+        store = await shared.open()
+    try:
+        await settle(store, None if shared is None else shared.home)
         return await work(store)
+    finally:
+        await store.close()
 
 
-async def settle(store: Store) -> None:
+def find_shared_store(home: Home) -> SharedStore | None:
+    """The store that the settings name, which other homes use too."""
+    try:
+        return configured_store(home)
+    except SettingsError as error:
+        raise CliError(
+            f"which store this home shares cannot be told: {error}", reason="settings_invalid"
+        ) from error
+
+
+async def settle(store: Store, identity: HomeIdentity | None = None) -> None:
     """Close what dead processes left open, with the records that they did not write."""
     home = Home.from_environment()
-    if not await needs_recovery(store, home.processes):
+    if not await needs_recovery(store, home.processes, identity):
         return
     try:
         bounds = load_user(home)[0].audit
@@ -85,7 +107,9 @@ async def settle(store: Store) -> None:
         bounds = AuditTable()
     audit = AuditLog(home.audit, max_bytes=bounds.max_bytes, keep=bounds.keep)
     try:
-        await recover(store, audit, home.processes)
+        await recover(store, audit, home.processes, identity)
+        if identity is not None:
+            await publish_head(store, audit, identity.id)
     finally:
         audit.close()
 

@@ -18,16 +18,18 @@ from callgate.cli.ui.confirmation_prompt import confirmer
 from callgate.cli.ui.terminal import say
 from callgate.cli.ui.visible import clip
 from callgate.config.home import Home
+from callgate.config.load import SettingsError
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.events import CONFIRMATION_RESOLVED
 from callgate.core.sessions import Mode
-from callgate.core.stores import ConfirmationNotFound, StoreError
+from callgate.core.stores import ConfirmationNotFound, Store, StoreError
 from callgate.core.task_sets import start_task
 from callgate.dispatch.permission import questions
 from callgate.dispatch.permission.confirmations import Answer, Confirmation, Confirmer
 from callgate.policy.rules import Outcome
 from callgate.protocol.socket_v1.frames import Question
 from callgate.storage.sqlite.store import SqliteStore
+from callgate.wiring.stores import configured_store
 
 
 class PendingCall(Protocol):
@@ -86,16 +88,20 @@ def _allow(question: dict[str, Any]) -> None:
 
 
 async def _give(id: str, sha256: str, answer: Answer) -> None:
-    home = Home.from_environment().path
+    home = Home.from_environment()
     try:
-        async with await SqliteStore.open(home) as store:
+        shared = configured_store(home)
+        store: Store = await SqliteStore.open(home.path) if shared is None else await shared.open()
+        try:
             stored = await store.get_confirmation(id)
             if stored.arguments_sha256 != sha256:
                 raise AnswerNotDelivered("it is about other arguments")
             await questions.answer(store, id, answer)
+        finally:
+            await store.close()
     except ConfirmationNotFound:
-        raise AnswerNotDelivered(f"the instance has another home than {home}") from None
-    except StoreError as error:
+        raise AnswerNotDelivered(f"the instance has another home than {home.path}") from None
+    except (StoreError, SettingsError) as error:
         raise AnswerNotDelivered(str(error)) from error
 
 
