@@ -5,6 +5,7 @@ Nothing is loaded for tools before one of them is looked at.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -15,11 +16,13 @@ import msgspec
 
 from callgate.audit.log import AuditLog
 from callgate.config.home import Home
+from callgate.config.load import SettingsError
 from callgate.config.policies import PathRules, PolicyBook
 from callgate.config.schema import SandboxLimitsTable, Settings
 from callgate.core.calls import ToolCall
 from callgate.core.ids import owner_id
 from callgate.core.stores import Store
+from callgate.core.task_sets import TaskSet
 from callgate.core.tools import Preview, ToolFactory
 from callgate.dispatch.authorize import Authority
 from callgate.dispatch.call_files import CallFiles
@@ -46,6 +49,8 @@ from callgate.tools.shell import Shell
 
 if TYPE_CHECKING:  # loaded with the first of their tools
     from callgate.agent.subagents import Subagents
+    from callgate.config.mirror import Mirror
+    from callgate.config.stores import SharedStore
     from callgate.core.commands import Launcher
     from callgate.core.models import Key
     from callgate.runtime import Runtime
@@ -54,7 +59,6 @@ if TYPE_CHECKING:  # loaded with the first of their tools
     from callgate.sources.packs.packs import Packs
     from callgate.sources.packs.values import Embedder
     from callgate.tools.tables import EmbeddingsTable
-    from callgate.wiring.stores import SharedStore
     from callgate.workspace.undo.history import History
 
 _log = logging.getLogger("callgate")
@@ -81,7 +85,9 @@ def make_dispatcher(
     log: SessionLog,
     audit: AuditLog | None,
     dispatcher: Callable[..., ToolDispatcher],
+    saving: TaskSet | None = None,
 ) -> ToolDispatcher:
+    """`saving`: answers are saved beside the call, because a store is waited for."""
     limits = settings.limits
     synced = settings.durability.files == "synced"
     history = cache(partial(_open_history, home, synced))
@@ -99,7 +105,9 @@ def make_dispatcher(
             grants=Grants(log),
             confirmations=Confirmations(log, limits.confirmation_timeout_s),
             preview=partial(_preview, files, environments),
-            save=partial(_save, home, policies),
+            save=partial(_save, home, policies)
+            if saving is None
+            else partial(_save_later, saving, home, policies),
         ),
         files=files,
         sink=bus,
@@ -133,20 +141,54 @@ async def _preview(
 def _save(
     home: Home, policies: PolicyBook, call: ToolCall, subject: Subject, answer: Answer
 ) -> None:
+    if _write_answer(home, call, subject, answer):
+        policies.refresh()
+
+
+def _save_later(
+    saving: TaskSet,
+    home: Home,
+    policies: PolicyBook,
+    call: ToolCall,
+    subject: Subject,
+    answer: Answer,
+) -> None:
+    async def save() -> None:
+        if await asyncio.to_thread(_write_answer, home, call, subject, answer):
+            policies.refresh()
+
+    saving.start(save())
+
+
+def _write_answer(home: Home, call: ToolCall, subject: Subject, answer: Answer) -> bool:
     from callgate.config.saved import save_answer  # lazy: only for an answer for good  # noqa: PLC0415
 
     try:
         save_answer(home, call, subject, answer)
-        policies.refresh()
     except (OSError, ValueError) as error:  # the answer counts, but only this once
         _log.error("the answer could not be saved: %s", error)
+        return False
+    return True
+
+
+def read_mirror(home: Home, shared: SharedStore, policies: PolicyBook) -> Mirror:
+    """Have rules, trust and pins as the shared store has them, or had them last. Where that is not
+    known, calls with effects are refused."""
+    from callgate.config.mirror import Mirror  # lazy: most homes share nothing  # noqa: PLC0415
+
+    mirror = Mirror(home, shared)
+    if not mirror.refresh_now() and not mirror.exists:
+        problem = "the store with the saved rules cannot be reached, and there is no copy of them"
+        policies.withhold(SettingsError(home.saved_rules, None, problem))
+    policies.refresh()
+    return mirror
 
 
 def find_shared_store(home: Home, settings: Settings) -> SharedStore | None:
     """The store that the settings name, which other homes use too."""
     if settings.store.url is None:
         return None
-    from callgate.wiring.stores import shared_store  # lazy: most homes share nothing  # noqa: PLC0415
+    from callgate.config.stores import shared_store  # lazy: most homes share nothing  # noqa: PLC0415
 
     return shared_store(home, settings.store)
 

@@ -24,10 +24,10 @@ from callgate.cli.ui.output import print_json, print_json_line
 from callgate.cli.ui.terminal import columns, is_terminal, paint_for, say
 from callgate.cli.ui.visible import clip, visible
 from callgate.config.home import Home
+from callgate.config.stores import SharedStore
 from callgate.core.errors import ToolErrorClass
 from callgate.sessions.audit_comparison import Comparison, compare
 from callgate.storage.sqlite.files import Location
-from callgate.wiring.stores import SharedStore
 
 _LOOK_EVERY_S = 0.2
 _AGO = re.compile(r"(\d{1,6})([smhd])\Z")

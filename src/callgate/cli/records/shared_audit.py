@@ -14,9 +14,9 @@ from callgate.audit.verify import Problem, Verification
 from callgate.cli.records.stores import not_found, with_store
 from callgate.config.home import Home
 from callgate.config.home_ids import known_home_id
+from callgate.config.stores import SharedStore
 from callgate.core.stores import Store
 from callgate.sessions.audit_comparison import Comparison, compare
-from callgate.wiring.stores import SharedStore
 
 
 class SharedVerification(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from callgate.cli.logs import set_up
 from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user
 from callgate.config.schema import AuditTable
+from callgate.config.stores import SharedStore, configured_store
 from callgate.core.errors import ToolErrorClass
 from callgate.core.stored import StoredSession
 from callgate.core.stores import (
@@ -32,7 +33,6 @@ from callgate.sessions.audit_heads import publish_head
 from callgate.sessions.recovery import needs_recovery, recover
 from callgate.storage.sqlite.files import Location
 from callgate.storage.sqlite.store import SqliteStore
-from callgate.wiring.stores import SharedStore, configured_store
 
 if TYPE_CHECKING:
     from callgate.sessions.homes import HomeIdentity

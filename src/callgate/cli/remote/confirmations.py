@@ -19,6 +19,7 @@ from callgate.cli.ui.terminal import say
 from callgate.cli.ui.visible import clip
 from callgate.config.home import Home
 from callgate.config.load import SettingsError
+from callgate.config.stores import configured_store
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.events import CONFIRMATION_RESOLVED
 from callgate.core.sessions import Mode
@@ -29,7 +30,6 @@ from callgate.dispatch.permission.confirmations import Answer, Confirmation, Con
 from callgate.policy.rules import Outcome
 from callgate.protocol.socket_v1.frames import Question
 from callgate.storage.sqlite.store import SqliteStore
-from callgate.wiring.stores import configured_store
 
 
 class PendingCall(Protocol):
