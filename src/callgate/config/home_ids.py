@@ -22,7 +22,7 @@ def home_id(home: Home) -> str:
     if known is not None:
         return known
     home.make()
-    temporary = f"{home.id}.{os.getpid()}.tmp"
+    temporary = f"{home.id}.{ulid()}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         os.write(descriptor, f"{ulid()}\n".encode())

@@ -84,6 +84,17 @@ def check_rule(rule: Mapping[str, Any]) -> None:
     _rule(table, _File("the rule", {}), ("rules", 0))
 
 
+def read_saved_rules(path: str) -> list[dict[str, Any]]:
+    """The rules of a file such as `rules.toml`, as they are written. `SettingsError`."""
+    saved, _ = _read(path, SavedRules)
+    return [_given(rule) for rule in saved.rules]
+
+
+def _given(rule: RuleTable) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(rule)
+    return {name: value for name, value in fields.items() if value not in (None, {})}
+
+
 def _user(home: Home, settings: Settings, file: _File) -> tuple[Settings, Policy]:
     if isinstance(settings.sandbox, SandboxTable):
         _check_sandbox(settings.sandbox, file)

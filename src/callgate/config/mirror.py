@@ -46,6 +46,10 @@ _LIMIT_S = 10.0
 """How long a command, or a process at its start, waits for the store."""
 _EDITED = {"rules.toml": "rules.edited{}.toml", "trust.json": "trust.edited{}.json"}
 """What a file is called that was edited by hand."""
+_HINTS = {
+    "rules.toml": "callgate policy import shares it",
+    "trust.json": "callgate trust DIR shares it",
+}
 _NARROWING = ("deny", "ask")
 
 T = TypeVar("T")
@@ -179,7 +183,7 @@ class Mirror:
             try:
                 return pool.submit(asyncio.run, opened()).result()
             except TimeoutError:
-                raise NotShared(f"{self._shared.url} does not answer") from None
+                raise NotShared(f"{self._shared.place} does not answer") from None
             except StoreError as error:
                 raise NotShared(str(error)) from error
 
@@ -228,7 +232,7 @@ class Mirror:
         _log.warning(
             "%s was changed by hand and is written anew from the shared store.%s",
             self._path(name),
-            f" What it said is in {aside}: callgate policy import {aside}" if aside else "",
+            f" What it said is in {aside}: {_HINTS[name]}" if aside else "",
         )
 
     def _put_aside(self, name: str, content: bytes) -> str:

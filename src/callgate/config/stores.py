@@ -29,6 +29,12 @@ class SharedStore(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     home: HomeIdentity
 
+    @property
+    def place(self) -> str:
+        """The store in words, without what is secret in its address."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
     def owner_id(self) -> str:
         return owner_id(self.home.id)
 
