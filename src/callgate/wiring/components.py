@@ -21,7 +21,7 @@ from callgate.config.policies import PathRules, PolicyBook
 from callgate.config.schema import SandboxLimitsTable, Settings
 from callgate.core.calls import ToolCall
 from callgate.core.ids import owner_id
-from callgate.core.stores import Store
+from callgate.core.stores import Store, StoreError
 from callgate.core.task_sets import TaskSet
 from callgate.core.tools import Preview, ToolFactory
 from callgate.dispatch.authorize import Authority
@@ -169,6 +169,26 @@ def _write_answer(home: Home, call: ToolCall, subject: Subject, answer: Answer) 
         _log.error("the answer could not be saved: %s", error)
         return False
     return True
+
+
+def share_artifacts(home: Home, log: SessionLog, runtime: Runtime) -> None:
+    """Have what calls put aside at hand wherever their session is."""
+    from callgate.sessions.shared_artifacts import SharedArtifacts  # lazy: most homes share nothing  # noqa: PLC0415
+
+    files = runtime.dispatcher.files
+    artifacts = SharedArtifacts(log.store, home.artifacts)
+    files.share = artifacts.share
+
+    async def fetch(session_id: str) -> None:
+        try:
+            directory = await artifacts.fetch(session_id)
+        except (StoreError, OSError) as error:
+            _log.warning("what session %s put aside is not here: %s", session_id, error)
+            return
+        if directory is not None:
+            files.adopt(session_id, directory)
+
+    runtime.fetch_artifacts = fetch
 
 
 def read_mirror(home: Home, shared: SharedStore, policies: PolicyBook) -> Mirror:

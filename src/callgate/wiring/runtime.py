@@ -33,6 +33,7 @@ from callgate.wiring.components import (
     publish_heads,
     read_mirror,
     session_log,
+    share_artifacts,
     surroundings,
 )
 
@@ -95,6 +96,8 @@ class Wired:
         self._disable_tools()
         conversations = Conversations(self.log, self.bus, self.roots)
         self.runtime = Runtime(self.dispatcher, self.bus, conversations, self.settings_state)
+        if self.shared is not None:
+            share_artifacts(home, self.log, self.runtime)
         self.mirror = None if self.shared is None else read_mirror(home, self.shared, self.policies)
         """Rules, trust and pins of that store, as files of the home."""
 
