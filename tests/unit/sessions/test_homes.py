@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from callgate import Answer, Gate, Outcome, Scope
 from callgate.audit.verify import verify
 from callgate.core.events import CALLED, COMPLETED, FAILED, TERMINAL
 from callgate.core.ids import home_of, owner_id
 from callgate.sessions.homes import GONE, HOME, HomeIdentity, declare_home, lost_owners
 from callgate.storage.sqlite.store import SqliteStore
 from tests.memory_store import MemoryStore, Tables
+from tests.unit.gate.lives import mark
 from tests.unit.sessions.sites import LIVES, Site
 from tests.unit.storage.processes import Child, all_events, child, kill_again_and_again
 
@@ -196,3 +198,25 @@ async def test_a_home_is_lost_only_after_its_time_and_only_once() -> None:
     await store.close()
     await declare_home(other, home)
     assert [each.value for each in await other.entries(HOME)] == [other.owner]
+
+
+async def test_a_grant_given_at_one_server_counts_at_the_owner_and_after_a_takeover(site: Site) -> None:
+    a, b = site.homes
+    async with Gate(workspace=site.ws, tools=[mark], home=a, mode="ask") as gate:
+        asked = gate.runtime.events(types=["tool.confirmation_requested"])
+        async with gate.turn("mark it"):
+            call = asyncio.create_task(gate.call("mark", {"n": 0}))
+            question = (await anext(aiter(asked))).payload["confirmation_request_id"]
+            answer = Answer(decision=Outcome.ALLOW, scope=Scope.SESSION, principal="ann")
+            async with site.gate(b) as other:
+                assert (await other.runtime.answer(question, answer)).applied
+            async with asyncio.timeout(30):
+                assert (await call).ok
+                assert (await gate.call("mark", {"n": 1})).ok, "nobody is asked again"
+        store = await gate._wired.log.store()
+        assert (await store.get_confirmation(question)).principal == "ann"
+        assert [each.principal for each in await store.grants(gate.session.id)] == ["ann"]
+    async with Gate(tools=[mark], home=b, session=gate.session.id) as taken:
+        assert (await taken.call("mark", {"n": 2})).ok, "and nobody where it goes on"
+        (grant,) = await (await taken._wired.log.store()).grants(gate.session.id)
+        assert (grant.tool, grant.principal) == ("mark", "ann")
