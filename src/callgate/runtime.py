@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,8 @@ class Runtime:
         self._early_answers = EarlyAnswers(dispatcher.run, dispatcher.running)
         self.call_promptly = self._early_answers.run
         """`call`, for a caller who does not wait for the end of work that is being stopped."""
+        self.fetch_artifacts: Callable[[str], Awaitable[None]] | None = None
+        """Brings what the calls of a session put aside on other servers; None: there are none."""
 
     def register(self, factory: ToolFactory) -> None:
         self.dispatcher.register(factory)
@@ -146,6 +148,8 @@ class Runtime:
         """
         session, snapshot = await self.conversations.resume(session_id)
         self.dispatcher.authority.grants.load(session, snapshot.grants)
+        if self.fetch_artifacts is not None:
+            await self.fetch_artifacts(session_id)
         calls = {
             each.call_id: self.dispatcher.running.start_task(self._go_on(session, each))
             for each in snapshot.confirmations

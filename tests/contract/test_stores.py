@@ -25,6 +25,7 @@ from callgate.core.ops import (
     Acquire,
     Append,
     AppendMessages,
+    ClaimOutbox,
     ClearOutbox,
     CloseCutCalls,
     DeleteSession,
@@ -1151,7 +1152,7 @@ async def test_the_records_of_interrupted_calls_are_in_the_outbox_at_once(world:
     else:
         await living.commit(Acquire(session=session, owner=living.owner, at=70.5))
     (owed,) = await living.outbox(of_dead=True)
-    assert (owed.call_id, owed.owner) == (lost.call, dead.owner)
+    assert (owed.call_id, owed.owner) == (lost.call, ""), "nobody has begun to write its line"
     end = (await living.read_events(session))[-1]
     assert decode(owed.record, CallRecord) == CallRecord(
         id=f"audit_{end.id}",
@@ -1225,6 +1226,54 @@ async def test_calls_without_effects_that_a_dead_owner_left_open_are_closed_on_r
     record = decode(owed[cut].record, CallRecord)
     assert (record.id, record.called) == (f"audit_{end.id}", called.id)
     assert (record.tool, record.side_effects, record.reason) == ("read_file", "read", "interrupted")
+
+
+async def test_a_cut_session_is_closed_once_the_lines_of_each_owner_were_read(world: World) -> None:
+    one, two, heir = [await world.open() for _ in range(3)]
+    session = await new_session(one)
+    calls = [call_id(), call_id()]
+    for store, call in zip((one, two), calls, strict=True):
+        await store.commit(Acquire(session=session, owner=store.owner, at=1.0))
+        await store.commit(Append(session=session, events=(event(session, CALLED, call_id=call),)))
+        await store.close()
+    await reap_dead(heir, 2.0)
+    (cut,) = await heir.cut_sessions()
+    assert cut.owners == (one.owner, two.owner)
+    partly = CloseCutCalls(session=session, at=3.0, owners=(one.owner, "own_other"))
+    assert await heir.commit(partly, partly) == ((), ())
+    (cut,) = await heir.cut_sessions()
+    assert cut.owners == (two.owner,)
+    assert await types(heir, session) == [CALLED, CALLED]
+    (closed,) = await heir.commit(CloseCutCalls(session=session, at=3.0, owners=(two.owner,)))
+    assert sorted(closed) == sorted(calls)
+    assert list(await heir.cut_sessions()) == []
+
+
+async def test_of_several_who_claim_a_record_of_the_dead_one_gets_it(world: World) -> None:
+    dead, *others = [await world.open() for _ in range(4)]
+    session = await new_session(dead)
+    await dead.commit(Acquire(session=session, owner=dead.owner, at=1.0))
+    lost, done = start(dead, session), call_id()
+    await dead.commit(lost, finish(dead, session, done, record="{}"))
+    both = (lost.call, done)
+    assert await others[0].commit(ClaimOutbox(calls=both, owner=others[0].owner)) == ((),), "its owner lives"
+    await dead.close()
+    await reap_dead(others[0], 2.0)
+    assert {each.call_id: each.owner for each in await others[0].outbox()} == {lost.call: "", done: dead.owner}
+    claims = [each.commit(ClaimOutbox(calls=(*both, "tu_unknown"), owner=each.owner)) for each in others]
+    claimed = [set(ids) for (ids,) in await asyncio.gather(*claims)]
+    assert sorted(map(len, claimed)) == [0, 0, 2]
+    winner = others[claimed.index(set(both))]
+    assert {each.owner for each in await winner.outbox()} == {winner.owner}
+    assert list(await winner.outbox(of_dead=True)) == []
+    again = ClaimOutbox(calls=both, owner=winner.owner)
+    assert await winner.commit(again) == (both,), "applying it again changes nothing"
+    loser = next(each for each in others if each is not winner)
+    theirs = ClaimOutbox(calls=both, owner=loser.owner, expected=loser.owner)
+    assert await loser.commit(theirs) == ((),)
+    back = ClaimOutbox(calls=(done,), owner="", expected=winner.owner)
+    assert await winner.commit(back) == ((done,),)
+    assert await loser.commit(ClaimOutbox(calls=both, owner=loser.owner)) == ((done,),)
 
 
 async def test_a_shared_secret_is_the_one_that_was_put_first(world: World) -> None:

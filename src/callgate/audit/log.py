@@ -223,6 +223,12 @@ class AuditLog:
         """The file that is open, by its number, and where it ends."""
         return self._number, os.lseek(self._fd, 0, os.SEEK_END) if self._fd >= 0 else 0
 
+    @property
+    def end(self) -> tuple[str, int, str, int]:
+        """Of our chain: its name, the number of its lines, the hash of the last, and its file."""
+        at = self._at
+        return at.chain, at.n, at.prev if at.n else "", at.file
+
     def stored(self, place: tuple[int, int]) -> None:
         """What the lines before a place say is in the store too."""
         if self._mark is not None and place[0]:

@@ -5,12 +5,15 @@ end, or a chain removed altogether, is seen if another process wrote after it, b
 one names the line it found. A removed file is seen because records say which files are kept,
 and sign it.
 What cannot be seen is the removal of the very last lines of the log, nor what somebody writes
-who computes all hashes anew: keep a copy of the last hash elsewhere if that matters.
+who computes all hashes anew: keep a copy of the last hash elsewhere if that matters. Where homes
+share a store, it has such copies (`heads`).
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -36,6 +39,10 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: tuple[Problem, ...]
     """Lines that are no records: the mark of a crash while writing, if the chains are whole."""
     last_hash: str
+    kept_from: int = 1
+    """The number of the first file that was not dropped, as records say."""
+    expected_chains: frozenset[str] = frozenset()
+    """Those of the chains that were expected which are there."""
 
     @property
     def ok(self) -> bool:
@@ -61,13 +68,20 @@ class _Link(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Link).decode
 
 
-def verify(path: str, *, key: bytes | None = None, most: int = 100) -> Verification:
+def verify(
+    path: str,
+    *,
+    key: bytes | None = None,
+    most: int = 100,
+    expected: Mapping[str, tuple[int, str]] = MappingProxyType({}),
+) -> Verification:
     """Check every file of a log; at most `most` problems are listed.
 
     `key` is that of the log; by default the one beside it. Without one, signatures are not
-    checked.
+    checked. `expected` are numbers and hashes of lines that the chains had, as far as they are in
+    this log.
     """
-    check = _Check(key or read_key(path))
+    check = _Check(key or read_key(path), expected)
     segments = 0
     for segment, number, file in open_segments(path):
         segments += 1
@@ -77,6 +91,7 @@ def verify(path: str, *, key: bytes | None = None, most: int = 100) -> Verificat
             for line, raw in enumerate(file, start=1):
                 check.line(line, raw.rstrip(b"\n"))
     check.finish()
+    check.find_cut(path)
     return Verification(
         records=check.records,
         chains=len(check.ends),
@@ -84,12 +99,15 @@ def verify(path: str, *, key: bytes | None = None, most: int = 100) -> Verificat
         problems=tuple(check.problems[:most]),
         unreadable=tuple(check.unreadable[:most]),
         last_hash=check.last_hash,
+        kept_from=check.kept_from,
+        expected_chains=frozenset(expected.keys() & check.ends.keys()),
     )
 
 
 class _Check:
-    def __init__(self, key: bytes | None) -> None:
+    def __init__(self, key: bytes | None, expected: Mapping[str, tuple[int, str]]) -> None:
         self._key = key
+        self._expected = expected
         self._is_signed = False
         """Whether a line was read that a version wrote which signs."""
         self.records = 0
@@ -105,7 +123,7 @@ class _Check:
         """By file."""
         self._dropped_last: dict[int, tuple[str, Problem]] = {}
         """What records say of the last line of a file that was dropped."""
-        self._kept_from = 1
+        self.kept_from = 1
         self._missing_files: list[tuple[int, Problem]] = []
         self._here: set[str] = set()
         """The lines of this file so far, and ..."""
@@ -149,6 +167,8 @@ class _Check:
         self._here.add(found)
         self.ends[link.chain] = (link.n, found)
         self.last_hash = found
+        if self._expected and self._expected.get(link.chain, (link.n, found)) != (link.n, found):
+            self._differs(link, number)
 
     def _dropped(self, link: _Link, number: int) -> None:
         """A line says that files were dropped. Older versions did not sign that."""
@@ -158,17 +178,30 @@ class _Check:
             what = "it says that files were dropped, without the signature of this log"
             self.problems.append(Problem(self._file, number, what))
             return
-        self._kept_from = max(self._kept_from, link.kept_from)
+        self.kept_from = max(self.kept_from, link.kept_from)
         other = Problem(self._file, number, "the file that it says was dropped is another")
         self._dropped_last[link.kept_from - 1] = link.dropped_last, other
 
     def finish(self) -> None:
         """Files that nobody said were dropped are missing."""
-        missing = [gap for number, gap in self._missing_files if number > self._kept_from]
+        missing = [gap for number, gap in self._missing_files if number > self.kept_from]
         self.problems[:0] = missing
         for number, (last, other) in self._dropped_last.items():
             if last and self._last_lines.get(number, last) != last:
                 self.problems.append(other)
+
+    def _differs(self, link: _Link, number: int) -> None:
+        if self._expected[link.chain][0] == link.n:
+            what = f"record {link.n} of its chain is another than the store knows"
+            self.problems.append(Problem(self._file, number, what))
+
+    def find_cut(self, path: str) -> None:
+        """Chains that have fewer lines than they had."""
+        for chain, (n, _) in self._expected.items():
+            last = self.ends.get(chain, (n, ""))[0]
+            if last < n:
+                what = f"chain {chain} ends with record {last}, and the store knows {n}"
+                self.problems.append(Problem(path, 0, what))
 
     def _broken(self, link: _Link) -> str | None:
         known = self.ends.get(link.chain)

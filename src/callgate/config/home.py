@@ -57,6 +57,11 @@ class Home(NamedTuple):
         """The files of the processes that are at work in it."""
         return os.path.join(self.path, "run")
 
+    @property
+    def id(self) -> str:
+        """The file that tells it from other homes which share a store."""
+        return os.path.join(self.path, "home.id")
+
     def make(self) -> None:
         make_private_directory(self.path)
 

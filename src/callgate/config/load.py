@@ -85,6 +85,17 @@ def check_rule(rule: Mapping[str, Any]) -> None:
     _rule(table, _File("the rule", {}), ("rules", 0))
 
 
+def read_saved_rules(path: str) -> list[dict[str, Any]]:
+    """The rules of a file such as `rules.toml`, as they are written. `SettingsError`."""
+    saved, _ = _read(path, SavedRules)
+    return [_given(rule) for rule in saved.rules]
+
+
+def _given(rule: RuleTable) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(rule)
+    return {name: value for name, value in fields.items() if value not in (None, {})}
+
+
 def _user(home: Home, settings: Settings, file: _File) -> tuple[Settings, Policy]:
     if isinstance(settings.sandbox, SandboxTable):
         _check_sandbox(settings.sandbox, file)
@@ -109,11 +120,16 @@ def is_database(url: str) -> bool:
     return url.startswith(("postgresql://", "postgres://"))
 
 
+def _is_directory(url: str) -> bool:
+    return url.startswith("sqlite:///") and len(url) > len("sqlite:///")
+
+
 def _check_store(table: StoreTable, file: _File) -> None:
     if table.url is not None and table.url_env is not None:
         raise file.error(("store", "url_env"), "one of url and url_env is enough")
-    if table.url is not None and not is_database(table.url):
-        raise file.error(("store", "url"), "begins with postgresql://")
+    if table.url is not None and not is_database(table.url) and not _is_directory(table.url):
+        problem = "such as postgresql://host/database, or sqlite:///srv/callgate for a directory"
+        raise file.error(("store", "url"), problem)
     if table.listen_url not in (None, "none") and not is_database(str(table.listen_url)):
         raise file.error(("store", "listen_url"), 'begins with postgresql://, or is "none"')
 

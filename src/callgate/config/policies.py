@@ -99,6 +99,7 @@ class PolicyBook:
         self._first_settings = self.settings
         self.problem: SettingsError | None = None
         """Why the user's files as they are now are not in force."""
+        self._withheld: SettingsError | None = None
         self._narrowings: dict[str, _Narrowing] = {}
         self._books: dict[str, _Known] = {}
 
@@ -113,6 +114,12 @@ class PolicyBook:
             self.problem = error
         self._books.clear()  # none may go on for the rest of its `LOOK_EVERY_S`
         self._changed()
+
+    def withhold(self, problem: SettingsError | None) -> None:
+        """Refuse calls with effects for a reason that is not in the files; None: no more."""
+        if self._withheld is not problem:
+            self._withheld = problem
+            self._books.clear()
 
     def check_workspace(self, workspace: str) -> None:
         """Raise `SettingsError` now rather than at the first call."""
@@ -133,7 +140,7 @@ class PolicyBook:
                 f"The workspace's settings cannot be used: {narrowing.problem}",
                 reason="settings_invalid",
             )
-        made_from = (self._files.digest, narrowing)
+        made_from = (self._files.digest, narrowing, self._withheld)
         if known is not None and known.made_from == made_from:
             book = known.book
         else:
@@ -144,7 +151,7 @@ class PolicyBook:
     def look(self, workspace: str) -> SettingsError | None:
         """Look at the files now: why what they say there is not in force."""
         self.refresh()
-        return self.problem or self._narrowing(workspace).problem
+        return self.problem or self._withheld or self._narrowing(workspace).problem
 
     def state(self, workspace: str) -> SettingsState:
         """By what calls in a workspace are decided now."""
@@ -179,7 +186,7 @@ class PolicyBook:
         return hashlib.sha256(self._files.digest + narrowed).hexdigest()[:12]
 
     def _load(self, workspace: str, narrowing: _Narrowing) -> Rulebook:
-        problem = self.problem or narrowing.problem
+        problem = self.problem or self._withheld or narrowing.problem
         refusal = None
         if problem is not None:
             refusal = refuse_effects(problem.problem, Origin(problem.file, problem.line))

@@ -3,9 +3,6 @@
 A saved rule is bound to a pattern of the arguments, never to the tool alone: what a command
 or a path generalises to is decided by `policy.commands`, anything else is remembered as
 exactly these arguments.
-
-The values are texts and `true`, so they are written without tomlkit: importing that takes 50 ms,
-in which a server would answer nobody.
 """
 
 from __future__ import annotations
@@ -15,9 +12,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
-
 from callgate.config.home import Home
+from callgate.config.rule_texts import rule_text
+from callgate.config.stores import configured_store
 from callgate.core.calls import ToolCall
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.dispatch.permission.confirmations import Answer
@@ -61,20 +58,21 @@ def _named(resolved: ResolvedPath, workspace: str) -> str:
     return resolved.relative if is_within(resolved.real, workspace) else resolved.real
 
 
-def save_rule(home: Home, rule: Mapping[str, str | bool]) -> None:
-    """Append a rule to the home's `rules.toml`."""
-    home.make()
+def save_rule(home: Home, rule: Mapping[str, Any]) -> None:
+    """Append a rule to the home's `rules.toml`, or to the rules that several homes share.
+
+    Blocks while the shared store is written. `OSError` where it is not saved."""
     stamp = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    lines = [f"\n# saved {stamp}", "[[rules]]"]
-    lines += [f"{key} = {_toml(value)}" for key, value in rule.items()]
+    shared = configured_store(home)
+    if shared is not None:
+        from callgate.config.mirror import Mirror, put_rule  # lazy: most homes share nothing  # noqa: PLC0415
+
+        Mirror(home, shared).change(put_rule(rule, stamp))
+        return
+    home.make()
     descriptor = os.open(home.saved_rules, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(descriptor, "a", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")
-
-
-def _toml(value: str | bool) -> str:
-    # A JSON string is a TOML basic string, but for DEL and a few escapes JSON does not need.
-    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
+        file.write(rule_text(rule, stamp))
 
 
 def save_answer(home: Home, call: ToolCall, subject: Subject, answer: Answer) -> None:

@@ -124,7 +124,8 @@ class StoreTable(_Table, frozen=True):
     """`[store]`: where sessions and all that belongs to them are kept."""
 
     url: str | None = None
-    """`postgresql://...`: a database that several servers share. Absent: a file in the home."""
+    """Absent: in a file of the home. `postgresql://...`: in a database that several servers share.
+    `sqlite:///DIRECTORY`: in another directory of this machine, which several homes may share."""
     url_env: str | None = None
     """The name of an environment variable that has it, with the password in it, say."""
     listen_url: str | None = None
@@ -134,6 +135,10 @@ class StoreTable(_Table, frozen=True):
     """In which the tables are; made if it is not there."""
     readers: Annotated[int, msgspec.Meta(ge=1, le=32)] = 2
     """Connections that only read. A server has two more: one writes, one listens."""
+
+    lost_after_minutes: Annotated[float, msgspec.Meta(ge=0, le=10_080)] = 15
+    """How long a server that died is waited for: it alone knows how its last calls without effects
+    ended. After that they count as interrupted."""
 
     @property
     def is_shared(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,6 +15,9 @@ from callgate.config.brought_items import SKILL, brought_items
 from callgate.config.home import Home
 from callgate.config.load import SettingsError
 from callgate.core.directories import write_private
+
+if TYPE_CHECKING:
+    from callgate.config.mirror import Mirror
 
 _log = logging.getLogger("callgate.trust")
 
@@ -63,7 +67,12 @@ def trust(home: Home, directory: str) -> str:
     real = os.path.realpath(os.path.expanduser(directory))
     if not os.path.isdir(real):
         raise NotADirectoryError(f"{directory} is not a directory")
-    _write(home, {**_read(home), real: brought_items(real)})
+    items = brought_items(real)
+    mirror = _mirror(home)
+    if mirror is not None:
+        mirror.trust(real, items)
+    else:
+        _write(home, {**_read(home), real: items})
     return real
 
 
@@ -71,9 +80,24 @@ def distrust(home: Home, directory: str) -> bool:
     """Take the trust back; False if there was none."""
     real = os.path.realpath(os.path.expanduser(directory))
     known = _read(home)
-    if real in known:
+    mirror = _mirror(home)
+    if mirror is not None:
+        mirror.distrust(real)
+    elif real in known:
         _write(home, {each: items for each, items in known.items() if each != real})
     return real in known
+
+
+def _mirror(home: Home) -> Mirror | None:
+    """Where the trust of several homes is kept; None: this one has its own."""
+    from callgate.config.stores import configured_store  # lazy: few commands change it  # noqa: PLC0415
+
+    shared = configured_store(home)
+    if shared is None:
+        return None
+    from callgate.config.mirror import Mirror  # lazy: most homes share nothing  # noqa: PLC0415
+
+    return Mirror(home, shared)
 
 
 def _read(home: Home) -> dict[str, dict[str, str]]:

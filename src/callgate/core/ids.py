@@ -77,9 +77,15 @@ def session_id() -> str:
     return "sess_" + ulid()
 
 
-def owner_id() -> str:
-    """Names a process, as the owner of sessions and calls; never used again."""
-    return "own_" + ulid()
+def owner_id(home: str | None = None) -> str:
+    """Names a process, as the owner of sessions and calls; never used again. `home` is the id of
+    its home, where several homes share a store."""
+    return f"own_{ulid()}" if home is None else f"own_{ulid()}_{home}"
+
+
+def home_of(owner: str) -> str | None:
+    """The id of the home that an owner's name tells; None where it tells none."""
+    return owner[31:] or None if owner[:4] == "own_" and owner[30:31] == "_" else None
 
 
 def turn_id() -> str:

@@ -249,6 +249,20 @@ class ClearOutbox(Op[int], frozen=True, kw_only=True):
     calls: tuple[str, ...]
 
 
+class ClaimOutbox(Op[tuple[str, ...]], frozen=True, kw_only=True):
+    """Become the one who writes the lines of these calls; the ids of those that are claimed.
+
+    Of several who try one gets each: a record whose owner lives, or is another than the expected
+    one, stays as it is. Idempotent.
+    """
+
+    calls: tuple[str, ...]
+    owner: str
+    """Empty: nobody, so that anyone may claim them."""
+    expected: str | None = None
+    """Whose they must be; None: of an owner that is gone."""
+
+
 class CloseCutCalls(SessionOp[tuple[str, ...]], frozen=True, kw_only=True):
     """End the calls without effects that dead owners of a session left open; their ids.
 
@@ -256,6 +270,9 @@ class CloseCutCalls(SessionOp[tuple[str, ...]], frozen=True, kw_only=True):
     """
 
     at: float
+    owners: tuple[str, ...] | None = None
+    """Those whose lines were read; None: of all. While there are others nothing ends, and
+    those that are named here are not waited for any more."""
 
 
 class PutConfirmation(EventOp[StoredConfirmation], frozen=True, kw_only=True):

@@ -100,7 +100,7 @@ class OutboxRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     call_id: str
     owner: str
-    """The process that writes the line; if it is gone, any other may."""
+    """The process that writes the line; if it is gone, another one may. Empty: nobody yet."""
     record: str
     """As JSON; the store does not look inside."""
 

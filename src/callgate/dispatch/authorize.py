@@ -198,6 +198,7 @@ def _remember(
                 decision=answer.decision,
                 covers_rules=answer.scope is Scope.SESSION,
                 network=subject.reaches_network,
+                principal=answer.principal,
             ),
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +19,7 @@ from callgate.core.errors import ToolPermissionDenied, ToolValidationError, Work
 from callgate.core.events import EFFECT_MISMATCH
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Root
+from callgate.core.task_sets import TaskSet
 from callgate.dispatch.subjects import Subject, question
 from callgate.dispatch.tools.registry import Registered
 from callgate.policy.decide import Rulebook, applies, lifts_protection
@@ -60,6 +61,9 @@ class CallFiles:
         self.artifacts = None if home is None else os.path.join(home, "artifacts")
         self._artifacts: dict[str, Root] = {}
         """Session to its artifact directory, which its own tools may read."""
+        self.share: Callable[[str, Sequence[str]], Awaitable[None]] | None = None
+        """Has other servers know what the calls of a session put aside; None: there are none."""
+        self._sharing = TaskSet(_log, "what a call put aside is not shared")
 
     def open(
         self,
@@ -179,8 +183,27 @@ class CallFiles:
         except OSError as error:  # its result tells the beginning
             _log.error("what a call put aside is not on the disk: %s", error)
 
+    def share_later(self, session_id: str, paths: Sequence[str]) -> None:
+        """Share files while nobody waits."""
+        if self.share is not None and paths:
+            self._sharing.start(_shared(self.share, session_id, paths))
+
+    async def settle(self) -> None:
+        """Wait until what is to be shared is."""
+        await self._sharing.wait()
+
+    def adopt(self, session_id: str, directory: str) -> None:
+        """Let the tools of a session read what its calls put aside elsewhere."""
+        self._artifacts[session_id] = Root(directory)
+
     def forget(self, session_id: str) -> None:
         self._artifacts.pop(session_id, None)
+
+
+async def _shared(
+    share: Callable[[str, Sequence[str]], Awaitable[None]], session_id: str, paths: Sequence[str]
+) -> None:
+    await share(session_id, paths)
 
 
 _LONGEST_NAME = 120

@@ -55,7 +55,8 @@ class CallContext(ToolContext):
         self.diagnostics: dict[str, None] | None = None
         """What was noticed about the call while it ran."""
         self._artifacts: list[str] | None = None
-        """Given to a tool with effects, which waits for the disk with all that it made."""
+        """Given to a tool with effects, which waits for the disk with all that it made, or to any
+        where several servers share what calls put aside."""
 
     @property
     def call(self) -> ToolCall:
@@ -89,14 +90,22 @@ class CallContext(ToolContext):
 
     def _artifact(self, name: str) -> str | None:
         path = self._call_files.artifact(self._call, name)
-        if path is not None and self._subject.tool.has_effects:
+        if path is not None and (
+            self._subject.tool.has_effects or self._call_files.share is not None
+        ):
             self._artifacts = [*(self._artifacts or ()), path]
         return path
 
     async def artifacts_synced(self) -> None:
-        """Wait until what the tool put aside would outlive a power cut."""
+        """Wait until what the tool put aside would outlive a power cut, and this server."""
         if self._artifacts is not None:
             await off_loop(self._call_files.sync_artifacts, self._artifacts)
+            if self._call_files.share is not None:
+                await self._call_files.share(self.session_id, self._artifacts)
+
+    def share_artifacts(self) -> None:
+        """Share what the tool put aside; nobody waits."""
+        self._call_files.share_later(self.session_id, self._artifacts or ())
 
     def _publish(self, event_type: str, payload: Mapping[str, Any]) -> None:
         try:

@@ -120,6 +120,10 @@ class ToolDispatcher:
         """Where calls put output aside, by session; None where none is kept."""
         return self._files.artifacts
 
+    @property
+    def files(self) -> CallFiles:
+        return self._files
+
     async def run(
         self, call: ToolCall, confirmation: Confirmation | None = None, task: Task | None = None
     ) -> ToolResult:
@@ -210,6 +214,8 @@ class ToolDispatcher:
             if isinstance(running.context, CallContext):
                 await running.context.artifacts_synced()
             await journal.settled()
+        elif self._files.share is not None and isinstance(running.context, CallContext):
+            running.context.share_artifacts()
         return result
 
     async def _wait_in_lane(
@@ -261,6 +267,7 @@ class ToolDispatcher:
     async def close(self) -> None:
         """Refuse new calls, stop the ones under way, and write the records of those that ended."""
         await self.running.close()
+        await self._files.settle()
         if self._records is not None:
             await self._records.close()
 

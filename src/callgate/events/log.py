@@ -135,6 +135,8 @@ class SessionLog:
         self._checkpoint: asyncio.TimerHandle | None = None
         self.on_first_session: Callable[[], Op[Any]] | None = None
         """Makes what is committed with the next session that is made. Idempotent."""
+        self.on_checkpoint: Callable[[], None] | None = None
+        """Called once a second while something is written."""
         self._has_gap = False
         """Whether something was dropped: only the journal may have it, for whoever comes next."""
         self._waiting = 0
@@ -328,6 +330,8 @@ class SessionLog:
     def _tell_journal(self, journal: Journal) -> None:
         """Tell how far the store has followed, once it has what was said up to now."""
         self._checkpoint = None
+        if self.on_checkpoint is not None:
+            self.on_checkpoint()
         place = journal.place
         if self._dirty:
             self._write_all()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import NamedTuple
@@ -31,6 +31,7 @@ from callgate.audit.verify import Problem
 from callgate.core.events import EVENTS_PRUNED, TERMINAL, Event
 from callgate.core.stored import StoredSession
 from callgate.core.stores import SessionNotFound, Store
+from callgate.sessions.homes import MOVED, NOTE
 
 MOST = 100
 """Problems that are listed."""
@@ -59,22 +60,42 @@ class _Line(NamedTuple):
         return Problem(self.file, self.number, f"call {self.record.call_id} {message}")
 
 
-async def compare(store: Store, path: str, directory: str) -> Comparison:
-    """Compare the log with the store. `directory` is that of the processes' files."""
-    comparison = _Comparison(store, path, directory)
+async def compare(
+    store: Store,
+    path: str,
+    directory: str,
+    *,
+    others: Sequence[tuple[str, str]] = (),
+    is_shared: bool = False,
+    is_whole: bool = True,
+) -> Comparison:
+    """Compare the log with the store. `directory` is that of the processes' files.
+
+    `is_shared`: several homes share the store; `others` are the logs and directories of some.
+    `is_whole`: no other log has lines of it; else a call without a line is none of ours.
+    """
+    comparison = _Comparison(store, path, directory, others)
+    if is_shared:
+        await comparison.read_notes()
     await comparison.read_store()
-    await comparison.read_log()
-    await comparison.find_missing()
+    await comparison.read_logs()
+    if is_whole:
+        await comparison.find_missing()
     await comparison.judge_unknown()
     key = keys.parse_key(await store.get_secret(keys.NAME))
     return Comparison(len(comparison.ends), tuple(comparison.problems[:MOST]), key)
 
 
 class _Comparison:
-    def __init__(self, store: Store, path: str, directory: str) -> None:
+    def __init__(
+        self, store: Store, path: str, directory: str, others: Sequence[tuple[str, str]] = ()
+    ) -> None:
         self._store = store
         self._path = path
-        self._directory = directory
+        self._logs = [path, *(log for log, _ in others)]
+        self._directories = [directory, *(each for _, each in others)]
+        self._notes: dict[str, str] = {}
+        """By line: why it is not as the store has it."""
         self._key = os.urandom(16)
         """Nobody can choose ids that are the same to us."""
         self.ends: dict[int, int] = {}
@@ -99,8 +120,15 @@ class _Comparison:
         self._cursor = await self._read_ends(self._begin)
         self._owed = {record.call_id for record in await self._store.outbox()}
 
-    async def read_log(self) -> None:
-        for line in _lines(self._path):
+    async def read_notes(self) -> None:
+        self._notes = {each.name: each.value for each in await self._store.entries(NOTE)}
+
+    async def read_logs(self) -> None:
+        for path in self._logs:
+            await self._read_log(path)
+
+    async def _read_log(self, path: str) -> None:
+        for line in _lines(path):
             call, id = self._hash(line.record.call_id), self._hash(line.record.id)
             end = self.ends.get(call)
             if end is None:
@@ -108,10 +136,12 @@ class _Comparison:
                     self._unknown.append(line)
                 continue
             if end >> 2 != id:
+                if line.record.id in self._notes:
+                    continue
                 self.problems.append(line.problem("ended otherwise in the store"))
                 self.ends[call] = end | _HAS_LINE
                 continue
-            if end & _HAS_RIGHT_LINE:
+            if end & _HAS_RIGHT_LINE and self._notes.get(line.record.id) != MOVED:
                 self.problems.append(line.problem("has a line before this one"))
             self.ends[call] = end | _HAS_LINE | _HAS_RIGHT_LINE
 
@@ -119,7 +149,7 @@ class _Comparison:
         """Ends without a line, which are looked up again by what they are called."""
         if all(end & _HAS_LINE for end in self.ends.values()):
             return
-        oldest = _oldest_line(self._path)
+        oldest = max(map(_oldest_line, self._logs))
         async for call, event, _ in self._ended(self._begin):
             end = self.ends.get(self._hash(call), _HAS_LINE)
             if not end & _HAS_LINE and call not in self._owed and event.timestamp >= oldest:
@@ -152,7 +182,8 @@ class _Comparison:
         return record.ts / 1000 > self._pruned_upto[session]
 
     def _note_ahead(self) -> None:
-        self._ahead |= chains_ahead(self._directory)
+        for directory in self._directories:
+            self._ahead |= chains_ahead(directory)
 
     async def _read_sessions(self) -> None:
         cursor: str | None = None

@@ -39,7 +39,10 @@ async def delete_session(
 
     `SessionLocked` while a living process has it."""
     from callgate.sessions.artifacts import drop_artifacts  # lazy: few delete anything  # noqa: PLC0415
+    from callgate.sessions.shared_artifacts import drop_shared  # lazy: as above  # noqa: PLC0415
 
     await store.commit(DeleteSession(session=id))
-    for each in family if artifacts is not None else ():
-        drop_artifacts(artifacts or "", each.id)
+    for each in family:
+        if artifacts is not None:
+            drop_artifacts(artifacts, each.id)
+        await drop_shared(store, each.id)

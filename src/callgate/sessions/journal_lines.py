@@ -24,6 +24,13 @@ from callgate.core.ids import ulid
 from callgate.core.ops import Append, CloseCutCalls, FinishCall, NewSession, Op
 from callgate.core.stored import CallState
 from callgate.core.stores import CallMismatch, SessionNotFound, Store, StoreError
+from callgate.sessions.homes import (
+    SUPERSEDED,
+    HomeIdentity,
+    claim_reading,
+    lost_owners,
+    note_line,
+)
 
 _BATCH = 500
 _OF_LINES = (CallMismatch, SessionNotFound)
@@ -33,10 +40,17 @@ _log = logging.getLogger("callgate.sessions")
 
 
 async def store_lines(
-    store: Store, log: str, directory: str, gone: Iterable[str] = ()
+    store: Store,
+    log: str,
+    directory: str,
+    gone: Iterable[str] = (),
+    home: HomeIdentity | None = None,
 ) -> frozenset[str]:
     """Put the lines of dead processes into the store. The owners in `gone` that still seem to
-    live, and whose lines were therefore not read."""
+    live, and whose lines were therefore not read.
+
+    `home`: one of several that share the store. Others may have ended calls of its dead.
+    """
     known = frozenset(gone)
     journals = await asyncio.to_thread(dead_journals, directory, known)
     with ExitStack() as locked:
@@ -44,9 +58,16 @@ async def store_lines(
             locked.enter_context(journal)
         for journal in journals:
             by_session = await asyncio.to_thread(_lines_by_session, journal, log)
+            is_ours = home is None or (
+                not journal.is_damaged and await claim_reading(store, journal.owner, time.time())
+            )
             for session, lines in by_session.items():
                 try:
+                    if not is_ours:
+                        lines = await _not_ended(store, session, lines)
                     await _store(store, session, lines, is_new=not journal.is_damaged)
+                    if home is not None:
+                        await _note_superseded(store, lines)
                 except Exception as error:
                     if isinstance(error, StoreError) and not isinstance(error, _OF_LINES):
                         raise  # they are read again once the store can be used
@@ -55,19 +76,68 @@ async def store_lines(
     return known & {each.owner for each in living_journals(directory)}
 
 
-async def close_cut(store: Store, log: str, directory: str) -> None:
-    """End the calls without effects that dead owners left open and that have no line."""
+async def close_cut(
+    store: Store, log: str, directory: str, home: HomeIdentity | None = None
+) -> None:
+    """End the calls without effects that dead owners left open and that have no line.
+
+    `home`: one of several that share the store. What the dead of another one left open is ended
+    once that home has read their lines, or is lost.
+    """
     cut = await store.cut_sessions()
     if not cut:
         return
-    unread = await store_lines(store, log, directory, (o for each in cut for o in each.owners))
     now = time.time()
+    owners = {owner for each in cut for owner in each.owners}
+    ours = owners if home is None else {owner for owner in owners if home.has(owner)}
+    done = ours - await store_lines(store, log, directory, ours, home)
+    if home is not None:
+        done |= await lost_owners(store, home, owners, now)
     closing = [
-        store.commit(CloseCutCalls(session=each.session_id, at=now))
+        store.commit(CloseCutCalls(session=each.session_id, at=now, owners=closable))
         for each in cut
-        if unread.isdisjoint(each.owners)
+        if (closable := tuple(owner for owner in each.owners if owner in done))
     ]
     await asyncio.gather(*closing)
+
+
+async def _not_ended(store: Store, session: str, lines: list[CallRecord]) -> list[CallRecord]:
+    """The lines of calls without an end in the store. The others get a note."""
+    ended = await _ends_of(store, session)
+    notes = [
+        note_line(line.id, SUPERSEDED)
+        for line in lines
+        if ended.get(line.call_id, line.id) != line.id
+    ]
+    if notes:
+        await store.commit(*notes)
+    return [line for line in lines if line.call_id not in ended]
+
+
+async def _ends_of(store: Store, session: str) -> dict[str, str]:
+    """By call: the id of the line that its end has."""
+    ended: dict[str, str] = {}
+    after = 0
+    while True:
+        try:
+            page = await store.read_events(session, after)
+        except SessionNotFound:
+            return ended
+        if not page:
+            return ended
+        after += len(page)
+        for event in page:
+            if event.type in TERMINAL:
+                call = event.payload.get("call_id") or event.payload.get("tool_use_id")
+                ended[str(call)] = f"audit_{event.id}"
+
+
+async def _note_superseded(store: Store, lines: list[CallRecord]) -> None:
+    """Another home may have ended calls with effects before their lines were read."""
+    for line in lines:
+        call = await store.get_call(line.call_id) if _may_have_row(line) else None
+        if call is not None and call.ended not in (None, line.id.removeprefix("audit_")):
+            await store.commit(note_line(line.id, SUPERSEDED))
 
 
 def _lines_by_session(journal: DeadJournal, log: str) -> dict[str, list[CallRecord]]:
@@ -79,6 +149,8 @@ def _lines_by_session(journal: DeadJournal, log: str) -> dict[str, list[CallReco
 
 async def _store(store: Store, session: str, lines: list[CallRecord], *, is_new: bool) -> None:
     """`is_new`: a session that is not there has not reached the store; else it may be deleted."""
+    if not lines:
+        return
     ops: list[Op[Any]] = await _creation(store, session, lines[0])
     if ops and not is_new:
         return

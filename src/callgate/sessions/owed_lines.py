@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 
 import msgspec
 
 from callgate.audit.log import AuditLog
 from callgate.audit.reading import newest_first
 from callgate.audit.records import CallRecord
-from callgate.core.ops import ClearOutbox
+from callgate.core.ops import ClaimOutbox, ClearOutbox
 from callgate.core.stored import OutboxRecord
 from callgate.core.stores import Store
+from callgate.sessions.homes import MOVED, HomeIdentity, lost_owners, note_line
 
 _EARLIER_MS = 24 * 3_600_000
 """By how much a clock may have been set back between a record and its line."""
@@ -21,13 +23,16 @@ _EARLIER_MS = 24 * 3_600_000
 _log = logging.getLogger("callgate.sessions")
 
 
-async def write_owed(store: Store, audit: AuditLog) -> None:
+async def write_owed(store: Store, audit: AuditLog, home: HomeIdentity | None = None) -> None:
     """Write the records of dead owners that have no line, and clear the outbox of them.
 
     Whoever calls this holds the lock of those who recover. `OSError` where the log cannot be
-    written: what is left stays in the outbox.
+    written: what is left stays in the outbox. `home`: one of several that share the store. A record
+    is then claimed first, and left to the home of its owner, whose log may have the line.
     """
     owed = await store.outbox(of_dead=True)
+    if home is not None:
+        owed = await _claim(store, home, owed)
     if not owed:
         return
     records = [record for each in owed if (record := _read(each)) is not None]
@@ -41,9 +46,30 @@ async def write_owed(store: Store, audit: AuditLog) -> None:
         except OSError:
             unwritten = {each.call_id for each in records[number:]} - known
             await store.commit(ClearOutbox(calls=tuple(c for c in written if c not in unwritten)))
+            if home is not None:  # another server may be able to write them
+                calls = tuple(sorted(unwritten))
+                await store.commit(ClaimOutbox(calls=calls, owner="", expected=store.owner))
             raise
     await asyncio.wrap_future(audit.request_sync())
     await store.commit(ClearOutbox(calls=tuple(written)))
+
+
+async def _claim(
+    store: Store, home: HomeIdentity, owed: Sequence[OutboxRecord]
+) -> Sequence[OutboxRecord]:
+    """Those that no other server writes, from now on."""
+    lost = await lost_owners(store, home, (each.owner for each in owed), time.time())
+    wanted = [each for each in owed if home.has(each.owner) or each.owner in lost]
+    if not wanted:
+        return ()
+    notes = [
+        note_line(record.id, MOVED)
+        for each in wanted
+        if each.owner in lost and (record := _read(each)) is not None
+    ]
+    claim = ClaimOutbox(calls=tuple(each.call_id for each in wanted), owner=store.owner)
+    *_, claimed = await store.commit(*notes, claim)
+    return [each for each in wanted if each.call_id in claimed]
 
 
 def _read(owed: OutboxRecord) -> CallRecord | None:

@@ -24,6 +24,7 @@ from callgate.core.stores import SessionNotFound, Store
 from callgate.core.task_sets import start_task
 from callgate.sessions.artifacts import directories, directory_of, drop_artifacts, old_files
 from callgate.sessions.retention import Bounds, Tally
+from callgate.sessions.shared_artifacts import drop_shared
 
 ORPHAN_S = 86_400.0
 """A directory that no session has stays that long: its session may be about to be stored."""
@@ -144,6 +145,7 @@ class Pruning:
             size = await asyncio.to_thread(drop_artifacts, self._artifacts, session.id)
             self.tally.bytes += size
             self.tally.artifacts += size > 0
+            await drop_shared(self._store, session.id)
 
     async def _sweep(self) -> AsyncIterator[None]:
         while True:
@@ -178,6 +180,8 @@ class Pruning:
                 if _unlink(path):
                     self.tally.bytes += size
                     self.tally.artifacts += 1
+            if files:
+                await drop_shared(self._store, session, before)
             yield
 
     async def _prune_audit(self, before_ms: int) -> None:

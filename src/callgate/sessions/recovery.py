@@ -7,6 +7,10 @@
 
 A call that had started is never run again by itself; a question of a direct call closes with its
 caller; a question of a turn stays open. One process at a time does this, under a lock.
+
+Where several homes share the store, each has a lock and journals of its own: the lines of dead
+processes are read in their home alone (`homes`), and records that are owed are claimed before
+their lines are written. The rest the store does once, however many ask for it.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
 
 from callgate.audit import keys
 from callgate.audit.journals import any_dead
@@ -26,6 +31,9 @@ from callgate.audit.log import AuditLog
 from callgate.core.ops import ExpireConfirmations, PutSecret
 from callgate.core.stores import Store, StoreError, StoreUnreadable, StoreUnwritable, reap_dead
 from callgate.events.log import SessionLog
+
+if TYPE_CHECKING:  # most stores have one home
+    from callgate.sessions.homes import HomeIdentity
 
 _LOCK = "recovery.lock"
 _LOOK_EVERY_S = 2.0
@@ -42,9 +50,16 @@ _log = logging.getLogger("callgate.sessions")
 class Recovery:
     """Opens the store of one runtime, after those who are gone."""
 
-    def __init__(self, log: SessionLog, audit: AuditLog | None, directory: str) -> None:
+    def __init__(
+        self,
+        log: SessionLog,
+        audit: AuditLog | None,
+        directory: str,
+        home: HomeIdentity | None = None,
+    ) -> None:
         """`directory` is that of the processes' files. Without an audit log nothing is closed:
-        whoever has one does it."""
+        whoever has one does it. `home`: one of several that share the store."""
+        self._home = home
         self._log = log
         self._audit = audit
         self._directory = directory
@@ -64,7 +79,10 @@ class Recovery:
         runtime that lives on; never returns."""
         while True:
             try:
-                recovered = await self._recover(await self._log.store())
+                store = await self._log.store()
+                if self._home is not None and self._audit is not None:
+                    await _declare(store, self._home)
+                recovered = await self._recover(store)
             except StoreError as error:
                 _log.warning("calls of processes that are gone stay open: %s", error)
                 recovered = False
@@ -72,9 +90,9 @@ class Recovery:
 
     async def _recover(self, store: Store) -> bool:
         """Whether nothing of the dead is left open, as far as we can tell."""
-        if self._audit is None or not await needs_recovery(store, self._directory):
+        if self._audit is None or not await needs_recovery(store, self._directory, self._home):
             return True
-        return await recover(store, self._audit, self._directory)
+        return await recover(store, self._audit, self._directory, self._home)
 
     async def _share_key(self, store: Store) -> None:
         """Have one key for the hashes of the audit log in all processes."""
@@ -98,10 +116,11 @@ async def use_key_of(store: Store, audit: AuditLog) -> bytes | None:
     return key
 
 
-async def needs_recovery(store: Store, directory: str) -> bool:
+async def needs_recovery(store: Store, directory: str, home: HomeIdentity | None = None) -> bool:
     """Whether the dead left anything open, or a question's time is over.
 
-    `directory` is that of the processes' files.
+    `directory` is that of the processes' files. `home`: one of several that share the store; what
+    waits for another of them does not count.
     """
     dead, cut, records, questions = await asyncio.gather(
         store.dead_owners(),
@@ -111,10 +130,19 @@ async def needs_recovery(store: Store, directory: str) -> bool:
     )
     now = time.time()
     late = any(each.expires_at <= now for each in questions)
-    return bool(dead or cut or records or late) or any_dead(directory)
+    if dead or late or any_dead(directory):
+        return True
+    owners = {owner for each in cut for owner in each.owners} | {each.owner for each in records}
+    if home is None or any(map(home.has, owners)):
+        return bool(owners)
+    from callgate.sessions.homes import any_due  # lazy: most stores have one home  # noqa: PLC0415
+
+    return await any_due(store, home, owners, now)
 
 
-async def recover(store: Store, audit: AuditLog, directory: str) -> bool:
+async def recover(
+    store: Store, audit: AuditLog, directory: str, home: HomeIdentity | None = None
+) -> bool:
     """Close what the dead left open and what nobody answered in time, and write their lines.
 
     False where that is not possible now: a later process does it.
@@ -123,7 +151,7 @@ async def recover(store: Store, audit: AuditLog, directory: str) -> bool:
         async with _alone(directory):
             with suppress(OSError):  # then it is used all the same
                 await use_key_of(store, audit)
-            await _recover(store, audit, directory)
+            await _recover(store, audit, directory, home)
             return True
     except (StoreUnwritable, StoreUnreadable) as error:
         _log.warning("calls of processes that are gone stay open: %s", error)
@@ -134,15 +162,34 @@ async def recover(store: Store, audit: AuditLog, directory: str) -> bool:
     return False
 
 
-async def _recover(store: Store, audit: AuditLog, directory: str) -> None:
+async def _recover(
+    store: Store, audit: AuditLog, directory: str, home: HomeIdentity | None
+) -> None:
     from callgate.sessions import journal_lines, owed_lines  # lazy: few processes die  # noqa: PLC0415
 
     dead = await store.dead_owners()  # first: whoever dies later may have lines that were not read
-    unread = await journal_lines.store_lines(store, audit.path, directory, dead)
+    unread = await journal_lines.store_lines(store, audit.path, directory, dead, home)
     await reap_dead(store, time.time(), [each for each in dead if each not in unread])
     await store.commit(ExpireConfirmations(at=time.time()))
-    await journal_lines.close_cut(store, audit.path, directory)
-    await owed_lines.write_owed(store, audit)
+    await journal_lines.close_cut(store, audit.path, directory, home)
+    await owed_lines.write_owed(store, audit, home)
+    if home is not None:
+        await _forget(store)
+
+
+async def _declare(store: Store, home: HomeIdentity) -> None:
+    from callgate.sessions.homes import declare_home  # lazy: as above  # noqa: PLC0415
+
+    await declare_home(store, home)
+
+
+async def _forget(store: Store) -> None:
+    """Forget the dead of all homes who left nothing open any more."""
+    from callgate.sessions.homes import forget_absences  # lazy: as above  # noqa: PLC0415
+
+    cut, records = await asyncio.gather(store.cut_sessions(), store.outbox())
+    owners = {owner for each in cut for owner in each.owners} | {each.owner for each in records}
+    await forget_absences(store, owners)
 
 
 @asynccontextmanager

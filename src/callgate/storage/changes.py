@@ -18,6 +18,7 @@ from callgate.core.ops import (
     Acquire,
     Append,
     AppendMessages,
+    ClaimOutbox,
     ClearOutbox,
     CloseCutCalls,
     DeleteSession,
@@ -250,6 +251,23 @@ def _clear_outbox(op: ClearOutbox, view: View) -> int:
     return len(records)
 
 
+def _claim_outbox(op: ClaimOutbox, view: View) -> tuple[str, ...]:
+    claimed = []
+    for call in op.calls:
+        record = view.get(OutboxRecord, call)
+        if record is None:
+            continue
+        if record.owner != op.owner:
+            is_free = (
+                not view.alive(record.owner) if op.expected is None else record.owner == op.expected
+            )
+            if not is_free:
+                continue
+            view.put(replace(record, owner=op.owner))
+        claimed.append(call)
+    return tuple(claimed)
+
+
 def _put_entry(op: PutEntry, view: View) -> EntryReceipt:
     known = view.get(SharedEntry, (op.kind, op.name))
     version = known.version if known is not None else 0
@@ -293,6 +311,7 @@ _MEANINGS: dict[type[Op[Any]], Callable[[Any, View], Any]] = {
     StartCall: calls.start_call,
     FinishCall: calls.finish_call,
     ClearOutbox: _clear_outbox,
+    ClaimOutbox: _claim_outbox,
     CloseCutCalls: close_cut_calls,
     PutConfirmation: calls.put_confirmation,
     ResolveConfirmation: calls.resolve_confirmation,

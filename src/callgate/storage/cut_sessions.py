@@ -8,6 +8,8 @@ audit log only, because its line is written before its caller is answered and it
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from callgate.core.events import CALLED, TERMINAL
 from callgate.core.ops import CloseCutCalls
 from callgate.core.stored import CutSession, StoredCall, StoredSession
@@ -33,6 +35,12 @@ def close_cut_calls(op: CloseCutCalls, view: View) -> tuple[str, ...]:
     cut = view.get(CutSession, op.session)
     if cut is None:
         return ()
+    if op.owners is not None:
+        unread = tuple(owner for owner in cut.owners if owner not in op.owners)
+        if unread:
+            if unread != cut.owners:
+                view.put(replace(cut, owners=unread))
+            return ()
     closed = []
     for call in _open_calls(view, cut).values():
         event = interruption(call, op.at)

@@ -55,7 +55,7 @@ def failure(
 
 
 def record_of(call: StoredCall, event: Event, view: View) -> OutboxRecord:
-    """The record of a call that ended with a `failure`: what is known of it."""
+    """The record of a call that ended with a `failure`: what is known of it. No log has a line."""
     error_class = event.payload["error_class"]
     refused = call.called is None and error_class in DENIALS
     record = CallRecord(
@@ -79,7 +79,7 @@ def record_of(call: StoredCall, event: Event, view: View) -> OutboxRecord:
         called=call.called,
         tool_use_id=call.tool_use_id if call.tool_use_id != call.id else None,
     )
-    return OutboxRecord(call_id=call.id, owner=call.owner, record=encode(record))
+    return OutboxRecord(call_id=call.id, owner="", record=encode(record))
 
 
 def _keyed(sha256: str, view: View) -> str | None:

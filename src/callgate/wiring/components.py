@@ -5,6 +5,7 @@ Nothing is loaded for tools before one of them is looked at.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -15,11 +16,14 @@ import msgspec
 
 from callgate.audit.log import AuditLog
 from callgate.config.home import Home
+from callgate.config.load import SettingsError
 from callgate.config.policies import PathRules, PolicyBook
-from callgate.config.schema import SandboxLimitsTable, Settings, StoreTable
+from callgate.config.schema import SandboxLimitsTable, Settings
+from callgate.config.stores import open_store, shared_store
 from callgate.core.calls import ToolCall
 from callgate.core.ids import owner_id
-from callgate.core.stores import Store
+from callgate.core.stores import Store, StoreError
+from callgate.core.task_sets import TaskSet
 from callgate.core.tools import Preview, ToolFactory
 from callgate.dispatch.authorize import Authority
 from callgate.dispatch.call_files import CallFiles
@@ -43,13 +47,15 @@ from callgate.shipped import PACKS
 from callgate.tools.files import DeleteFile, ListDir, PatchFile, ReadFile, WriteFile
 from callgate.tools.search import FindFiles, SearchText
 from callgate.tools.shell import Shell
-from callgate.wiring.stores import open_store
 
 if TYPE_CHECKING:  # loaded with the first of their tools
     from callgate.agent.subagents import Subagents
+    from callgate.config.mirror import Mirror
+    from callgate.config.stores import SharedStore
     from callgate.core.commands import Launcher
     from callgate.core.models import Key
     from callgate.runtime import Runtime
+    from callgate.sessions.audit_heads import HeadPublisher
     from callgate.shipped import ShippedPack
     from callgate.sources.packs.packs import Packs
     from callgate.sources.packs.values import Embedder
@@ -80,7 +86,9 @@ def make_dispatcher(
     log: SessionLog,
     audit: AuditLog | None,
     dispatcher: Callable[..., ToolDispatcher],
+    saving: TaskSet | None = None,
 ) -> ToolDispatcher:
+    """`saving`: answers are saved beside the call, because a store is waited for."""
     limits = settings.limits
     synced = settings.durability.files == "synced"
     history = cache(partial(_open_history, home, synced))
@@ -98,7 +106,9 @@ def make_dispatcher(
             grants=Grants(log),
             confirmations=Confirmations(log, limits.confirmation_timeout_s),
             preview=partial(_preview, files, environments),
-            save=partial(_save, home, policies),
+            save=partial(_save, home, policies)
+            if saving is None
+            else partial(_save_later, saving, home, policies),
         ),
         files=files,
         sink=bus,
@@ -132,40 +142,112 @@ async def _preview(
 def _save(
     home: Home, policies: PolicyBook, call: ToolCall, subject: Subject, answer: Answer
 ) -> None:
+    if _write_answer(home, call, subject, answer):
+        policies.refresh()
+
+
+def _save_later(
+    saving: TaskSet,
+    home: Home,
+    policies: PolicyBook,
+    call: ToolCall,
+    subject: Subject,
+    answer: Answer,
+) -> None:
+    async def save() -> None:
+        if await asyncio.to_thread(_write_answer, home, call, subject, answer):
+            policies.refresh()
+
+    saving.start(save())
+
+
+def _write_answer(home: Home, call: ToolCall, subject: Subject, answer: Answer) -> bool:
     from callgate.config.saved import save_answer  # lazy: only for an answer for good  # noqa: PLC0415
 
     try:
         save_answer(home, call, subject, answer)
-        policies.refresh()
     except (OSError, ValueError) as error:  # the answer counts, but only this once
         _log.error("the answer could not be saved: %s", error)
+        return False
+    return True
+
+
+def share_artifacts(home: Home, log: SessionLog, runtime: Runtime) -> None:
+    """Have what calls put aside at hand wherever their session is."""
+    from callgate.sessions.shared_artifacts import SharedArtifacts  # lazy: most homes share nothing  # noqa: PLC0415
+
+    files = runtime.dispatcher.files
+    artifacts = SharedArtifacts(log.store, home.artifacts)
+    files.share = artifacts.share
+
+    async def fetch(session_id: str) -> None:
+        try:
+            directory = await artifacts.fetch(session_id)
+        except (StoreError, OSError) as error:
+            _log.warning("what session %s put aside is not here: %s", session_id, error)
+            return
+        if directory is not None:
+            files.adopt(session_id, directory)
+
+    runtime.fetch_artifacts = fetch
+
+
+def read_mirror(home: Home, shared: SharedStore, policies: PolicyBook) -> Mirror:
+    """Have rules, trust and pins as the shared store has them, or had them last. Where that is not
+    known, calls with effects are refused."""
+    from callgate.config.mirror import Mirror  # lazy: most homes share nothing  # noqa: PLC0415
+
+    mirror = Mirror(home, shared)
+    if not mirror.refresh_now() and not mirror.exists:
+        problem = "the store with the saved rules cannot be reached, and there is no copy of them"
+        policies.withhold(SettingsError(home.saved_rules, None, problem))
+    policies.refresh()
+    return mirror
+
+
+def find_shared_store(home: Home, settings: Settings) -> SharedStore | None:
+    """The store that the settings name, which other homes use too."""
+    if not settings.store.is_shared:
+        return None
+    return shared_store(home, settings.store)
 
 
 def session_log(
-    home: Home, table: StoreTable, audit: AuditLog | None
+    home: Home, audit: AuditLog | None, shared: SharedStore | None = None
 ) -> tuple[SessionLog, Recovery]:
     """The way to the store, which is opened once something is read or stored."""
 
     async def open_and_recover() -> Store:
         if audit is None:
-            return await open_store(home, table)
+            return await open_store(home, shared)
         store = await open_store(
-            home, table, owner=audit.owner, before_commit=audit.sync_before_store
+            home, shared, owner=audit.owner, before_commit=audit.sync_before_store
         )
         return await recovery.enter(store)
 
     log = SessionLog(open_and_recover, audit)
-    recovery = Recovery(log, audit, home.processes)
+    recovery = Recovery(log, audit, home.processes, None if shared is None else shared.home)
     return log, recovery
 
 
-def audit_log(home: Home, settings: Settings) -> AuditLog:
+def publish_heads(
+    log: SessionLog, audit: AuditLog | None, shared: SharedStore | None
+) -> HeadPublisher | None:
+    """Have other homes know how far the audit log has come."""
+    if audit is None or shared is None:
+        return None
+    from callgate.sessions.audit_heads import HeadPublisher  # lazy: most homes share nothing  # noqa: PLC0415
+
+    return HeadPublisher(log, audit, shared.home.id)
+
+
+def audit_log(home: Home, settings: Settings, shared: SharedStore | None = None) -> AuditLog:
     return AuditLog(
         home.audit,
         max_bytes=settings.audit.max_bytes,
         keep=settings.audit.keep,
         journals=home.processes,
-        owner=owner_id(),
+        owner=owner_id() if shared is None else shared.owner_id(),
     )
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from callgate.config.home import Home
-from callgate.config.pins import PinFiles
 from callgate.config.schema import HostTable, Settings
+from callgate.config.shared_pins import open_pins
 from callgate.core.commands import Launcher
 from callgate.core.sessions import Mode, Root, Session
 from callgate.dispatch.commands.sandboxes import Enclosure, Sandbox, Surroundings
@@ -28,7 +28,7 @@ def make_hosts(home: Home, settings: Settings, sandbox: Sandbox, workspace: str)
     specs = [
         _spec(name, table, sandbox, workspace, models) for name, table in settings.hosts.items()
     ]
-    return Hosts(specs, PinFiles(home.path))
+    return Hosts(specs, open_pins(home, "hosts", "callgate hosts reload"))
 
 
 def learn(home: Home, settings: Settings, surroundings: Surroundings, workspace: str) -> Answers:

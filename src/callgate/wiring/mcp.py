@@ -15,6 +15,7 @@ from callgate.config.load import load_workspace_mcp
 from callgate.config.mcp_tokens import TokenFile
 from callgate.config.pins import PinFiles
 from callgate.config.schema import Settings
+from callgate.config.shared_pins import open_pins
 from callgate.config.trust import is_trusted
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolError
@@ -91,7 +92,7 @@ def make_builder(
 
 
 def pin_files(home: Home) -> PinFiles:
-    return PinFiles(home.path, "mcp", ACCEPT)
+    return open_pins(home, "mcp", ACCEPT)
 
 
 def token_file(home: Home, pin: str) -> TokenFile:

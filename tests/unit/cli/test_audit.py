@@ -193,6 +193,7 @@ def test_a_healthy_home_passes_every_check(ws: Path, record: Path) -> None:
         "trust": "ok",
         "workspace": "ok",
         "audit": "ok",
+        "shared": "ok",
         "wall": "ok",
         "sandbox": "ok",
         "hosts": "ok",

@@ -16,15 +16,15 @@ from msgspec.structs import replace
 from callgate.audit.reading import Filter, Follower
 from callgate.audit.reading import search as find
 from callgate.audit.records import CallRecord
-from callgate.audit.verify import Problem
+from callgate.audit.verify import Problem, Verification
 from callgate.audit.verify import verify as check
 from callgate.cli.errors import FAILED, OK, CliError
-from callgate.cli.records.stores import explained, not_found, with_store
+from callgate.cli.records.stores import find_shared_store, not_found, with_store
 from callgate.cli.ui.output import print_json, print_json_line
-from callgate.cli.ui.terminal import columns, is_terminal, paint_for
+from callgate.cli.ui.terminal import columns, is_terminal, paint_for, say
 from callgate.cli.ui.visible import clip, visible
 from callgate.config.home import Home
-from callgate.config.store_table import store_table
+from callgate.config.stores import SharedStore
 from callgate.core.errors import ToolErrorClass
 from callgate.sessions.audit_comparison import Comparison, compare
 
@@ -63,26 +63,63 @@ def search(options: Namespace) -> int:
 
 
 def verify(options: Namespace) -> int:
-    """The log of the home, compared with its store; or another log alone."""
+    """The log of the home, compared with its store; or others alone; or those of several homes."""
     try:
         path = _path(options)
-        compared = None if options.file is not None else _compare(options, path)
+        shared = find_shared_store(Home.from_environment())
+        if shared is not None or options.home or len(options.file or ()) > 1:
+            return _verify_several(options, shared)
+        file = options.file[0] if options.file else None
+        compared = None if file is not None else _compare(options, path)
         key = None if compared is None else compared.key
-        found = check(path if options.file is None else _existing(options.file), key=key)
+        found = check(path if file is None else _existing(file), key=key)
     except OSError as error:
         raise _unreadable(error) from error
     if compared is not None:
         found = replace(found, problems=(*found.problems, *compared.problems))
+    calls = None if compared is None else compared.calls
+    return _report(options, found, calls, {path: found.last_hash})
+
+
+def _verify_several(options: Namespace, shared: SharedStore | None) -> int:
+    from callgate.cli.records import shared_audit  # lazy: most homes share nothing  # noqa: PLC0415
+
+    if shared is not None:
+        several = shared_audit.verify_shared(options, shared)
+    else:
+        homes = [Home(os.path.abspath(each)).audit for each in options.home or ()]
+        several = shared_audit.verify_alone([*map(_existing, [*homes, *(options.file or ())])])
+    unchecked = several.unchecked_homes
+    if unchecked and not options.json:
+        say(f"not checked: the logs of homes {', '.join(unchecked)} (--home DIR names them)")
+    return _report(options, several.found, several.calls, several.last_hashes, unchecked)
+
+
+def _report(
+    options: Namespace,
+    found: Verification,
+    calls: int | None,
+    last_hashes: dict[str, str],
+    unchecked: tuple[str, ...] = (),
+) -> int:
     if options.json:
-        calls = None if compared is None else compared.calls
-        print_json({"ok": found.ok, "calls_in_store": calls, **msgspec.to_builtins(found)})
+        fields = msgspec.to_builtins(found)
+        for internal in ("kept_from", "expected_chains"):
+            del fields[internal]
+        if len(last_hashes) > 1:
+            fields["last_hashes"] = last_hashes
+        if unchecked:
+            fields["unchecked_homes"] = unchecked
+        print_json({"ok": found.ok, "calls_in_store": calls, **fields})
         return OK if found.ok else FAILED
     for problem in (*found.problems, *found.unreadable):
         print(visible(str(problem)))
     counts = f"records {found.records}, chains {found.chains}, files {found.segments}"
     print(f"whole: {counts}" if found.ok else f"broken: problems {len(found.problems)}, {counts}")
-    if found.last_hash:
-        print(f"last line: sha256 {found.last_hash}")
+    for path, hash in last_hashes.items():
+        if hash:
+            of = f" of {visible(path)}" if len(last_hashes) > 1 else ""
+            print(f"last line{of}: sha256 {hash}")
     return OK if found.ok else FAILED
 
 
@@ -95,17 +132,12 @@ def _existing(path: str) -> str:
 def _compare(options: Namespace, path: str) -> Comparison | None:
     """What the store says to the log; None where there is no store."""
     home = Home.from_environment()
-    if not _has_store(home):
+    if not os.path.exists(home.store):
         return None
     try:
         return with_store(options, lambda store: compare(store, path, home.processes))
     except CliError as error:  # a store that says nothing does not say that all is well
         return Comparison(0, (Problem(path, 0, f"not compared with the store: {error}"),))
-
-
-def _has_store(home: Home) -> bool:
-    with explained():
-        return store_table(home).is_shared or os.path.exists(home.store)
 
 
 def _path(options: Namespace) -> str:

@@ -31,6 +31,7 @@ from callgate.cli.ui.terminal import is_terminal, wants_colour
 from callgate.cli.ui.tty import open_tty
 from callgate.config.home import Home, workspace_settings
 from callgate.config.load import SettingsError, load_user, load_workspace
+from callgate.config.stores import configured_store
 from callgate.config.trust import is_trusted, trusted
 from callgate.core.errors import ToolError
 from callgate.dispatch.commands.sandboxes import OFF, Sandbox
@@ -349,6 +350,27 @@ def check_instance(patient: Patient) -> Finding:
     return _good(text)
 
 
+def check_shared(patient: Patient) -> Finding:
+    """Whether rules, trust and pins are as the store has them that several homes share."""
+    try:
+        shared = configured_store(patient.home)
+    except SettingsError as error:
+        return Finding(Level.FAILED, str(error), f"correct {error.file}")
+    if shared is None:
+        return _good("this home shares no store")
+    from callgate.config.mirror import Mirror  # lazy: most homes share nothing  # noqa: PLC0415
+
+    mirror = Mirror(patient.home, shared)
+    edited = mirror.edited()
+    if edited:
+        text = f"changed by hand, and not shared: {', '.join(edited)}"
+        return Finding(Level.NOTE, text, "callgate policy import FILE, or remove the file")
+    if not mirror.exists:
+        text = f"no copy of what is in {shared.place}: calls with effects are refused without it"
+        return Finding(Level.NOTE, text, "callgate policy export")
+    return _good(f"rules, trust and pins are those of {shared.place}")
+
+
 CHECKS: dict[str, Check] = {
     "python": check_python,
     "platform": check_platform,
@@ -359,6 +381,7 @@ CHECKS: dict[str, Check] = {
     "trust": check_trust,
     "workspace": check_workspace,
     "audit": check_audit,
+    "shared": check_shared,
     "wall": check_wall,
     "sandbox": check_sandbox,
     **{name: partial(check_backend, name) for name in _BACKENDS},

@@ -75,6 +75,16 @@ COMMANDS: Mapping[str, Command] = {
         "FILE is checked and read as settings.toml would be. Nothing is run: each call is judged\n"
         "by what its record says, and paths by their text, without a look at the disk.",
     ),
+    "policy export": Command("print the saved rules, as rules.toml has them", "", takes()),
+    "policy import": Command(
+        "save the rules of a file, beside those that there are",
+        "FILE",
+        takes(
+            Option("--replace", help="where homes share a store: remove those not in the file"),
+            JSON,
+        ),
+        "FILE has [[rules]], as rules.toml and what policy export prints. None is saved twice.",
+    ),
     "trust": Command(
         "let a directory bring settings of its own, which may only narrow",
         "[DIR]",

@@ -42,6 +42,22 @@ def _search(parser: Parser) -> None:
     add(parser, JSON_LINES)
 
 
+def _verify(parser: Parser) -> None:
+    parser.add_argument(
+        "--file",
+        metavar="PATH",
+        action="append",
+        help="check this copy of a log alone; repeatable where homes share a store",
+    )
+    parser.add_argument(
+        "--home",
+        metavar="DIR",
+        action="append",
+        help="check the log of this home; repeatable, of all homes that share the store",
+    )
+    add(parser, JSON)
+
+
 def _events(parser: Parser) -> None:
     add(parser, OF_SESSION)
     parser.add_argument("--since", metavar="CURSOR", help="only what came after it")
@@ -106,7 +122,7 @@ COMMANDS: Mapping[str, Command] = {
     "audit verify": Command(
         "check that the record was not changed and says what the store says",
         "",
-        takes(Option("--file", metavar="PATH", help="check this copy of a log alone"), JSON),
+        _verify,
     ),
     "events": Command("show what happened in the sessions", "", _events),
     "sessions list": Command("list the sessions of this directory, newest first", "", _list),

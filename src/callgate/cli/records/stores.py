@@ -11,7 +11,7 @@ import os
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from callgate.audit.log import AuditLog
 from callgate.cli.errors import CliError
@@ -19,7 +19,7 @@ from callgate.cli.logs import set_up
 from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user
 from callgate.config.schema import AuditTable
-from callgate.config.store_table import store_table
+from callgate.config.stores import SharedStore, configured_store, open_store
 from callgate.core.errors import ToolErrorClass
 from callgate.core.stored import StoredSession
 from callgate.core.stores import (
@@ -29,8 +29,11 @@ from callgate.core.stores import (
     Store,
     StoreError,
 )
+from callgate.sessions.audit_heads import publish_head
 from callgate.sessions.recovery import needs_recovery, recover
-from callgate.wiring.stores import open_store
+
+if TYPE_CHECKING:
+    from callgate.sessions.homes import HomeIdentity
 
 T = TypeVar("T")
 
@@ -62,8 +65,6 @@ def explained() -> Iterator[None]:
         ) from error
     except _NOT_FOUND as error:
         raise not_found(str(error)) from error
-    except SettingsError as error:
-        raise CliError(str(error), reason="settings_invalid") from error
     except StoreError as error:
         raise CliError(
             str(error), error_class=ToolErrorClass.EXECUTION_ERROR, reason="store_unusable"
@@ -71,18 +72,29 @@ def explained() -> Iterator[None]:
 
 
 async def _opened(home: Home, work: Callable[[Store], Awaitable[T]]) -> T:
-    store = await open_store(home, store_table(home))
+    shared = find_shared_store(home)
+    store = await open_store(home, shared)
     try:
-        await settle(store)
+        await settle(store, None if shared is None else shared.home)
         return await work(store)
     finally:
         await store.close()
 
 
-async def settle(store: Store) -> None:
+def find_shared_store(home: Home) -> SharedStore | None:
+    """The store that the settings name, which other homes use too."""
+    try:
+        return configured_store(home)
+    except SettingsError as error:
+        raise CliError(
+            f"which store this home shares cannot be told: {error}", reason="settings_invalid"
+        ) from error
+
+
+async def settle(store: Store, identity: HomeIdentity | None = None) -> None:
     """Close what dead processes left open, with the records that they did not write."""
     home = Home.from_environment()
-    if not await needs_recovery(store, home.processes):
+    if not await needs_recovery(store, home.processes, identity):
         return
     try:
         bounds = load_user(home)[0].audit
@@ -90,7 +102,9 @@ async def settle(store: Store) -> None:
         bounds = AuditTable()
     audit = AuditLog(home.audit, max_bytes=bounds.max_bytes, keep=bounds.keep)
     try:
-        await recover(store, audit, home.processes)
+        await recover(store, audit, home.processes, identity)
+        if identity is not None:
+            await publish_head(store, audit, identity.id)
     finally:
         audit.close()
 

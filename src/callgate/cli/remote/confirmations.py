@@ -19,7 +19,7 @@ from callgate.cli.ui.terminal import say
 from callgate.cli.ui.visible import clip
 from callgate.config.home import Home
 from callgate.config.load import SettingsError
-from callgate.config.store_table import store_table
+from callgate.config.stores import configured_store, open_store
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.events import CONFIRMATION_RESOLVED
 from callgate.core.sessions import Mode
@@ -29,7 +29,6 @@ from callgate.dispatch.permission import questions
 from callgate.dispatch.permission.confirmations import Answer, Confirmation, Confirmer
 from callgate.policy.rules import Outcome
 from callgate.protocol.socket_v1.frames import Question
-from callgate.wiring.stores import open_store
 
 
 class PendingCall(Protocol):
@@ -90,7 +89,7 @@ def _allow(question: dict[str, Any]) -> None:
 async def _give(id: str, sha256: str, answer: Answer) -> None:
     home = Home.from_environment()
     try:
-        store = await open_store(home, store_table(home))
+        store = await open_store(home, configured_store(home))
         try:
             stored = await store.get_confirmation(id)
             if stored.arguments_sha256 != sha256:

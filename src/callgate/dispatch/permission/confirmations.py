@@ -17,7 +17,7 @@ from callgate.core.clients import Client
 from callgate.core.content import FileDiff
 from callgate.core.effects import SideEffects
 from callgate.core.events import Event
-from callgate.core.stored import ConfirmationState
+from callgate.core.stored import LOCAL, ConfirmationState
 from callgate.policy.rules import Outcome
 
 
@@ -79,6 +79,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Told to the agent with a no."""
     by: str = "user"
     """Who answered, through which client."""
+    principal: str = LOCAL
+    """Who answered, as the session's owner knows people."""
 
     @classmethod
     def read(cls, answer: Answer | bool | str, by: str = "user") -> Answer:

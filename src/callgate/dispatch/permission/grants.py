@@ -16,7 +16,7 @@ import msgspec
 from callgate.core.ids import ulid
 from callgate.core.ops import PutGrant, RevokeGrants, UseGrant
 from callgate.core.sessions import Session
-from callgate.core.stored import StoredGrant
+from callgate.core.stored import LOCAL, StoredGrant
 from callgate.events.log import SessionLog
 from callgate.policy.rules import Outcome
 
@@ -36,6 +36,8 @@ class Grant(msgspec.Struct, kw_only=True):
     network: bool = False
     """Whether it was given to a command that asks for the network. A yes covers such a command
     only then; a no that was not given about the network is about all commands."""
+    principal: str = LOCAL
+    """Who gave it."""
 
 
 class _Remembered(NamedTuple):
@@ -108,6 +110,7 @@ def _stored(session: Session, grant: Grant) -> StoredGrant:
         expires_at=grant.expires_at,
         covers_rules=grant.covers_rules,
         network=grant.network,
+        principal=grant.principal,
     )
 
 
@@ -121,6 +124,7 @@ def _grant(stored: StoredGrant) -> Grant:
         expires_at=stored.expires_at,
         covers_rules=stored.covers_rules,
         network=stored.network,
+        principal=stored.principal,
     )
 
 

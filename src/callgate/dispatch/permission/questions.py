@@ -121,6 +121,7 @@ def close(
         amended_sha256=amended_sha256,
         answer=None if stored_answer is None else msgspec.to_builtins(stored_answer),
         by=None if answer is None else answer.by,
+        principal=None if answer is None else answer.principal,
         at=now,
     )
 

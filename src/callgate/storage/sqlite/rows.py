@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import apsw
 import msgspec
 
-from callgate.core.ops import AppendMessages, ClearOutbox, FinishCall, Op, SessionOp, StartCall
+from callgate.core.ops import (
+    AppendMessages,
+    ClaimOutbox,
+    ClearOutbox,
+    FinishCall,
+    Op,
+    SessionOp,
+    StartCall,
+)
 from callgate.core.stored import (
     ConfirmationState,
     OutboxRecord,
@@ -109,7 +117,7 @@ class SqliteRows:
                 calls.append(op.call)
             elif isinstance(op, AppendMessages):
                 messages += [each.id for each in op.messages]
-            elif isinstance(op, ClearOutbox):
+            elif isinstance(op, ClearOutbox | ClaimOutbox):
                 cleared += op.calls
         self._load(StoredSession, sessions)
         if self._looks:

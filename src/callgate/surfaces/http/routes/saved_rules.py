@@ -6,6 +6,7 @@ and they are made for the owner's own login on this machine alone.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -74,7 +75,7 @@ class SaveRule:
         watched.set(["", context.session_id])  # settings are ours to open
         try:
             check_rule(input)  # a wrong one would keep everything from starting
-            save_rule(self._home, input)
+            await asyncio.to_thread(save_rule, self._home, input)
             self._refresh()
         except (SettingsError, OSError) as error:
             raise ToolExecutionError(f"The rule is not saved: {error}") from None
