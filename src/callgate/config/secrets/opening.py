@@ -1,0 +1,83 @@
+"""From the settings of a home to its secrets: which key, and kept where."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Awaitable, Callable
+
+from callgate.config.home import Home
+from callgate.config.load import SettingsError, load_changed
+from callgate.config.schema import SecretsTable, Settings
+from callgate.config.secrets.home_files import HomeFiles
+from callgate.config.secrets.key_ring import KeyRing, find_keys
+from callgate.config.secrets.sealing import SecretsError
+from callgate.config.secrets.secrets import Secrets
+from callgate.config.secrets.shared_entries import SharedEntries
+from callgate.config.secrets.stores import SecretStore
+from callgate.core.stores import Store
+
+OpenStore = Callable[[], Awaitable[Store]]
+
+
+def open_secrets(home: Home) -> Secrets:
+    """The secrets of a home, as its settings say now. Raises `SecretsError`."""
+    settings = _settings(home)
+    return make_secrets(settings.secrets, _store(home.path, shared_store(home, settings)))
+
+
+def secrets_beside(path: str, home: str | None = None) -> tuple[Secrets, str]:
+    """The secrets that a file belongs to, and its name there. One that is in no home is as the
+    owner of its directory has it: never encrypted."""
+    path = os.path.abspath(path)
+    directory = Home.from_environment().path if home is None else os.path.abspath(home)
+    name = os.path.relpath(path, directory)
+    if name.split(os.sep)[0] == os.pardir:
+        return Secrets(HomeFiles(os.path.dirname(path)), _no_keys), os.path.basename(path)
+    return open_secrets(Home(directory)), name
+
+
+def make_secrets(table: SecretsTable, store: SecretStore) -> Secrets:
+    def keys() -> KeyRing:
+        return find_keys(table, os.environ)
+
+    return Secrets(store, keys, plain=table.plain_files == "read")
+
+
+def home_secrets(home: Home) -> Secrets:
+    """Those in the files of a home, also where a shared store has taken their place."""
+    return make_secrets(_settings(home).secrets, HomeFiles(home.path))
+
+
+def shared_store(home: Home, settings: Settings) -> OpenStore | None:
+    """How to open the store that the servers of these settings share; None: it is the home's own,
+    and secrets lie in files. The same function for the same settings: it is remembered by it."""
+    return None
+
+
+@functools.lru_cache(maxsize=16)
+def _store(home: str, open_store: OpenStore | None) -> SecretStore:
+    return HomeFiles(home) if open_store is None else SharedEntries(open_store)
+
+
+def _no_keys() -> KeyRing:
+    return KeyRing(None)
+
+
+def _settings(home: Home) -> Settings:
+    try:
+        with open(home.settings, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        data = b""
+    except OSError as error:
+        raise SecretsError(f"{home.settings} cannot be read: {error.strerror}") from None
+    try:
+        return _load(home, data)
+    except SettingsError as error:
+        raise SecretsError(f"the settings, which name the key of secrets: {error}") from None
+
+
+@functools.lru_cache(maxsize=16)
+def _load(home: Home, data: bytes) -> Settings:
+    return load_changed(home, data, home.settings)[0]
