@@ -70,7 +70,7 @@ class TokenFile:
         """Also where it cannot be read."""
         with _explained():
             secrets, name = secrets_beside(self._path, self._home)
-            secrets.store.update(name, lambda known: None)
+            secrets.store.drop(name)
 
     def _decoded(self, text: str | None) -> dict[str, Any]:
         """What cannot be read is not nothing: it would be overwritten."""

@@ -79,6 +79,14 @@ class HomeFiles:
         except OSError as error:
             raise SecretsError(f"{path} cannot be written: {error.strerror}") from None
 
+    def drop(self, name: str) -> None:
+        try:
+            os.unlink(self.where(name))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise SecretsError(f"{self.where(name)} cannot be deleted: {error.strerror}") from None
+
     def refresh(self) -> None:
         """Every read sees the file as it is."""
 

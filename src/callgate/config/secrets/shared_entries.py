@@ -78,6 +78,10 @@ class SharedEntries:
         thread = self._running()
         thread.run(thread.release(name))
 
+    def drop(self, name: str) -> None:
+        thread = self._running()
+        thread.run(thread.drop(name))
+
     def where(self, name: str) -> str:
         return f"{name} in the shared store"
 
@@ -178,6 +182,11 @@ class _StoreThread:
             if receipt.applied:
                 return
         raise SecretsError(f"{name} in the shared store is changed by others all the time")
+
+    async def drop(self, name: str) -> None:
+        assert self._store is not None
+        await self._store.commit(DropEntry(kind=KIND, name=name))
+        self._note(name, None)
 
     async def claim(self, name: str) -> None:
         """By compare-and-set on an entry beside the secret. One whose owner is gone, or that was

@@ -39,6 +39,10 @@ class SecretStore(Protocol):
         """Read, change and write without losing what another writes at the same time."""
         ...
 
+    def drop(self, name: str) -> None:
+        """Remove it, whatever it is. Idempotent."""
+        ...
+
     def refresh(self) -> None:
         """Have the next read see all that was written before."""
         ...
