@@ -21,6 +21,7 @@ from callgate.config.key_commands import KeyCommandError, run_key_command
 from callgate.config.secrets.opening import open_secrets
 from callgate.config.secrets.sealing import SecretsError
 from callgate.core.models import Key, ModelError, ModelErrorKind
+from callgate.dispatch.raw_open import our_own
 from callgate.models.make import USUAL_VARIABLES, key_name
 from callgate.models.tables import ModelTable
 from callgate.redaction.texts import redact
@@ -161,8 +162,10 @@ def _encoded(keys: Mapping[str, Key]) -> str:
 
 @contextmanager
 def _explained() -> Iterator[None]:
+    """Problems in the words of whoever asks; what is opened for a tool here, we open."""
     try:
-        yield
+        with our_own():
+            yield
     except SecretsError as error:
         raise _problem(str(error)) from None
 

@@ -14,6 +14,7 @@ import msgspec
 from callgate.config.secrets.opening import secrets_beside
 from callgate.config.secrets.sealing import SecretsError
 from callgate.core.errors import ToolError
+from callgate.dispatch.raw_open import our_own
 
 
 class TokenFile:
@@ -82,7 +83,9 @@ class TokenFile:
 
 @contextmanager
 def _explained() -> Iterator[None]:
+    """Problems in the words of whoever asks; what is opened for a tool here, we open."""
     try:
-        yield
+        with our_own():
+            yield
     except SecretsError as error:
         raise ToolError(str(error), reason="secrets") from None

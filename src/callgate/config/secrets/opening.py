@@ -44,6 +44,12 @@ def make_secrets(table: SecretsTable, store: SecretStore) -> Secrets:
     return Secrets(store, keys, plain=table.plain_files == "read")
 
 
+def preload(home: Home) -> None:
+    """Have the store of the secrets read, so that no reader in an event loop waits for it. For a
+    thread, at the start of a server. Raises `SecretsError`."""
+    open_secrets(home).store.names()
+
+
 def home_secrets(home: Home) -> Secrets:
     """Those in the files of a home, also where a shared store has taken their place."""
     return make_secrets(_settings(home).secrets, HomeFiles(home.path))

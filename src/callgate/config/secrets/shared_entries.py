@@ -17,6 +17,7 @@ import concurrent.futures
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -35,6 +36,8 @@ CLAIMS = "secret-claim"
 _FREE = '""'
 WAIT_S = 30.0
 """For the store, until the caller is told that it does not answer."""
+RETRY_S = 5.0
+"""A store that could not be opened is not tried again before."""
 _MOST_ATTEMPTS = 100
 _log = logging.getLogger("callgate")
 
@@ -49,6 +52,8 @@ class SharedEntries:
         self._open_store = open_store
         self._lock = threading.Lock()
         self._thread: _StoreThread | None = None
+        self._failed = (-RETRY_S, "")
+        """When the store could not be opened, and why."""
 
     def names(self) -> Sequence[str]:
         return sorted(self._mirror())
@@ -95,12 +100,22 @@ class SharedEntries:
         return self._running().mirror
 
     def _running(self) -> _StoreThread:
-        """The thread, once it has read the store. A failure to open is tried again by the next."""
+        """The thread, once it has read the store. A store that could not be opened is tried again
+        by whoever asks after a while, so that not everyone waits for it."""
         with self._lock:
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = _StoreThread(self._open_store)
-                self._thread.begin()
-            return self._thread
+            if self._thread is not None and self._thread.is_alive():
+                return self._thread
+            at, problem = self._failed
+            if time.monotonic() - at < RETRY_S:
+                raise SecretsError(problem)
+            thread = _StoreThread(self._open_store)
+            try:
+                thread.begin()
+            except SecretsError as error:
+                self._failed = time.monotonic(), str(error)
+                raise
+            self._thread = thread
+            return thread
 
 
 class _StoreThread:
@@ -121,7 +136,7 @@ class _StoreThread:
     def begin(self) -> None:
         """Start, and wait until the store was read."""
         self._thread.start()
-        atexit.register(self.stop)
+        _at_exit(self.stop)
         try:
             self._ready.result(WAIT_S)
         except TimeoutError:
@@ -132,7 +147,6 @@ class _StoreThread:
             raise _unusable(error) from None
 
     def stop(self) -> None:
-        atexit.unregister(self.stop)
         if self._loop is not None and self._thread.is_alive():
             with contextlib.suppress(RuntimeError):  # it has just ended
                 self._loop.call_soon_threadsafe(self._cancel)
@@ -268,6 +282,16 @@ class _StoreThread:
                 reachable = False
             else:
                 reachable = True
+
+
+def _at_exit(stop: Callable[[], None]) -> None:
+    """Have the store closed while the threads that it works with still run: `atexit` comes after
+    their end, where the interpreter ends by itself, and this is how `concurrent.futures` ends
+    its own. Idempotent."""
+    atexit.register(stop)
+    register = getattr(threading, "_register_atexit", atexit.register)
+    with contextlib.suppress(RuntimeError):  # the process ends already
+        register(stop)
 
 
 def _text(entry: SharedEntry) -> str:

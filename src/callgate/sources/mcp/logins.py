@@ -208,14 +208,14 @@ class _Provider(OAuthClientProvider):
     async def _perform_authorization(self) -> httpx2.Request:
         storage, metadata = self.context.storage, self.context.oauth_metadata
         if metadata is not None and isinstance(storage, _Storage):
-            storage.ensure_for(str(metadata.issuer))
+            await storage.ensure_for(str(metadata.issuer))
         return await super()._perform_authorization()
 
     async def _handle_token_response(self, response: httpx2.Response) -> None:
         await super()._handle_token_response(response)
         storage, metadata = self.context.storage, self.context.oauth_metadata
         if metadata is not None and isinstance(storage, _Storage):
-            storage.set("metadata", metadata)
+            await storage.set("metadata", metadata)
 
 
 class _Storage:
@@ -256,9 +256,9 @@ class _Storage:
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         if self._given is None:
-            self.set("client", client_info)
+            await self.set("client", client_info)
 
-    def ensure_for(self, issuer: str) -> None:
+    async def ensure_for(self, issuer: str) -> None:
         """Raises a `ToolError` where the client of the settings belongs to another issuer."""
         if self._given is None:
             return
@@ -269,7 +269,7 @@ class _Storage:
                 "if that is right, remove it and add it again",
                 reason="mcp_login",
             )
-        self._store.update(lambda known: {**known, "issuer": issuer})
+        await off_loop_surely(lambda: self._store.update(lambda known: {**known, "issuer": issuer}))
 
     def get(self, name: str, kind: type[M]) -> M | None:
         stored = self._store.read().get(name)
@@ -278,9 +278,9 @@ class _Storage:
         except ValidationError:
             return None
 
-    def set(self, name: str, value: BaseModel) -> None:
+    async def set(self, name: str, value: BaseModel) -> None:
         data = _dumped(value)
-        self._store.update(lambda known: {**known, name: data})
+        await off_loop_surely(lambda: self._store.update(lambda known: {**known, name: data}))
 
 
 def _dumped(value: BaseModel) -> dict[str, Any]:
