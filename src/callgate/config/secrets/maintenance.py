@@ -7,7 +7,7 @@ done stays done, what was not is as it was, and running it again does the rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -95,10 +95,23 @@ def copy_all(source: Secrets, target: Secrets) -> Resealed:
 def _reseal(secrets: Secrets) -> Resealed:
     def reseal(name: str) -> bool:
         before = secrets.mark(name)
+        _refuse_rubble(secrets, name)
         secrets.update(name, lambda text: text)
         return secrets.mark(name) != before
 
     return _each(secrets, reseal)
+
+
+def _refuse_rubble(secrets: Secrets, name: str) -> None:
+    """A text whose beginning is damaged looks like one that was never encrypted: it must not be
+    encrypted once more. What is plain is an object in JSON."""
+    text = secrets.store.get(name)
+    if text is None or is_sealed(text):
+        return
+    try:
+        msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError:
+        raise SecretsError(f"{secrets.store.where(name)} is damaged and left as it is") from None
 
 
 def _each(secrets: Secrets, write: Callable[[str], bool]) -> Resealed:

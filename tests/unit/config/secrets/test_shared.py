@@ -209,6 +209,46 @@ def test_rotation_writes_every_row_with_the_new_key_while_others_write(servers: 
     assert texts == {number: f"text {number}" + "!" * wrote.count(number) for number in range(12)}
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from callgate.config.secrets import shared_entries
+from callgate.config.secrets.maintenance import rotate
+from callgate.config.secrets.sealing import SealingKey
+from tests.unit.config.secrets.desk import TWO
+from tests.unit.config.secrets.test_shared import Servers
+
+left, commits = int(sys.argv[2]), shared_entries._StoreThread.update
+
+async def update(self, name, change):
+    global left
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)  # before the row is changed
+    await commits(self, name, change)
+    left -= 2
+    if left == -1:
+        os.kill(os.getpid(), signal.SIGKILL)  # after it was, before anyone is told
+
+shared_entries._StoreThread.update = update
+rotate(Servers(Path(sys.argv[1])).secrets(), SealingKey(TWO))
+"""
+
+
+@pytest.mark.parametrize("step", range(6))
+def test_a_rotation_of_rows_that_is_killed_loses_nothing_and_can_be_run_again(step: int, servers: Servers) -> None:
+    secrets = servers.secrets()
+    for name in "abc":
+        secrets.update(name, lambda known, name=name: f"of {name}")
+    command = [sys.executable, "-c", KILLED, str(servers.directory), str(step)]
+    ran = subprocess.run(command, cwd=PROJECT, timeout=60, check=False, capture_output=True)
+    assert ran.returncode == -9, ran.stderr
+    used = [json.loads(row.value).split(":")[2] for row in servers.rows().values()]
+    assert used.count(SealingKey(TWO).id) == (step + 1) // 2
+    assert not rotate(servers.secrets(), SealingKey(TWO)).failed
+    new = servers.secrets(TWO)
+    assert [new.read(name) for name in "abc"] == ["of a", "of b", "of c"]
+
+
 # Renewing a login.
 
 
