@@ -17,7 +17,6 @@ from contextlib import contextmanager
 import msgspec
 
 from callgate.config.home import Home
-from callgate.config.key_commands import KeyCommandError, run_key_command
 from callgate.config.secrets.opening import open_secrets
 from callgate.config.secrets.sealing import SecretsError
 from callgate.core.models import Key, ModelError, ModelErrorKind
@@ -90,6 +89,8 @@ def _problem(text: str) -> ModelError:
 
 
 def _printed(command: Sequence[str]) -> str:
+    from callgate.config.key_commands import KeyCommandError, run_key_command  # lazy: few have one  # noqa: PLC0415
+
     try:
         return run_key_command(command)
     except KeyCommandError as error:

@@ -6,13 +6,11 @@ previous_key_env                reads what the key before encrypted
 
 from __future__ import annotations
 
-import shlex
 import threading
 import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from callgate.config.key_commands import KeyCommandError, run_key_command
 from callgate.config.schema import SecretsTable
 from callgate.config.secrets.sealing import SealingKey, SecretsError
 
@@ -94,6 +92,10 @@ class _Commands:
             return self._keys[command]
 
     def _run(self, command: str) -> SealingKey:
+        import shlex  # lazy: few settings name a command  # noqa: PLC0415
+
+        from callgate.config.key_commands import KeyCommandError, run_key_command  # lazy: too  # noqa: PLC0415
+
         try:
             text = run_key_command(shlex.split(command))
         except (KeyCommandError, ValueError) as error:

@@ -7,13 +7,12 @@ import os
 from collections.abc import Awaitable, Callable
 
 from callgate.config.home import Home
-from callgate.config.load import SettingsError, load_changed
+from callgate.config.load import SettingsError, load_user
 from callgate.config.schema import SecretsTable, Settings
 from callgate.config.secrets.home_files import HomeFiles
 from callgate.config.secrets.key_ring import KeyRing, find_keys
 from callgate.config.secrets.sealing import SecretsError
 from callgate.config.secrets.secrets import Secrets
-from callgate.config.secrets.shared_entries import SharedEntries
 from callgate.config.secrets.stores import SecretStore
 from callgate.core.stores import Store
 
@@ -28,13 +27,23 @@ def open_secrets(home: Home) -> Secrets:
 
 def secrets_beside(path: str, home: str | None = None) -> tuple[Secrets, str]:
     """The secrets that a file belongs to, and its name there. One that is in no home is as the
-    owner of its directory has it: never encrypted."""
-    path = os.path.abspath(path)
-    directory = Home.from_environment().path if home is None else os.path.abspath(home)
-    name = os.path.relpath(path, directory)
+    owner of its directory has it: never encrypted. Raises `SecretsError`."""
+    directory, name, is_in_home = _place(
+        path, Home.from_environment().path if home is None else home
+    )
+    if is_in_home:
+        return open_secrets(Home(directory)), name
+    return Secrets(HomeFiles(directory), _no_keys), name
+
+
+@functools.lru_cache(maxsize=256)
+def _place(path: str, home: str) -> tuple[str, str, bool]:
+    """A directory, the name of the file below it, and whether that is the home."""
+    path, home = os.path.abspath(path), os.path.abspath(home)
+    name = os.path.relpath(path, home)
     if name.split(os.sep)[0] == os.pardir:
-        return Secrets(HomeFiles(os.path.dirname(path)), _no_keys), os.path.basename(path)
-    return open_secrets(Home(directory)), name
+        return os.path.dirname(path), os.path.basename(path), False
+    return home, name, True
 
 
 def make_secrets(table: SecretsTable, store: SecretStore) -> Secrets:
@@ -63,7 +72,11 @@ def shared_store(home: Home, settings: Settings) -> OpenStore | None:
 
 @functools.lru_cache(maxsize=16)
 def _store(home: str, open_store: OpenStore | None) -> SecretStore:
-    return HomeFiles(home) if open_store is None else SharedEntries(open_store)
+    if open_store is None:
+        return HomeFiles(home)
+    from callgate.config.secrets.shared_entries import SharedEntries  # lazy: few share a store  # noqa: PLC0415
+
+    return SharedEntries(open_store)
 
 
 def _no_keys() -> KeyRing:
@@ -71,19 +84,21 @@ def _no_keys() -> KeyRing:
 
 
 def _settings(home: Home) -> Settings:
+    """Asked for with each look at a secret: read again once the file has changed."""
     try:
-        with open(home.settings, "rb") as file:
-            data = file.read()
+        status = os.stat(home.settings)
+        mark = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
     except FileNotFoundError:
-        data = b""
+        mark = None
     except OSError as error:
         raise SecretsError(f"{home.settings} cannot be read: {error.strerror}") from None
     try:
-        return _load(home, data)
+        return _load(home, mark)
     except SettingsError as error:
         raise SecretsError(f"the settings, which name the key of secrets: {error}") from None
 
 
 @functools.lru_cache(maxsize=16)
-def _load(home: Home, data: bytes) -> Settings:
-    return load_changed(home, data, home.settings)[0]
+def _load(home: Home, mark: object) -> Settings:
+    """`mark`: another one for each change of the file."""
+    return load_user(home)[0]
