@@ -95,14 +95,14 @@ def copy_all(source: Secrets, target: Secrets) -> Resealed:
 def _reseal(secrets: Secrets) -> Resealed:
     def reseal(name: str) -> bool:
         before = secrets.mark(name)
-        _refuse_rubble(secrets, name)
+        _refuse_damaged(secrets, name)
         secrets.update(name, lambda text: text)
         return secrets.mark(name) != before
 
     return _each(secrets, reseal)
 
 
-def _refuse_rubble(secrets: Secrets, name: str) -> None:
+def _refuse_damaged(secrets: Secrets, name: str) -> None:
     """A text whose beginning is damaged looks like one that was never encrypted: it must not be
     encrypted once more. What is plain is an object in JSON."""
     text = secrets.store.get(name)
