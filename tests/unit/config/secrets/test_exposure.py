@@ -31,6 +31,8 @@ from callgate.models.tables import ModelTable
 from callgate.sandbox.launch import child_environment
 from callgate.sources.mcp.programs import server_environment
 from callgate.sources.packages.environment import fetching_environment
+from callgate_catalogue.memory import command_line
+from callgate_catalogue.memory.store import Entry
 from tests.unit.cli.running import callgate, installed
 from tests.unit.config.secrets.desk import EVERYTHING, MODEL, NEW, ONE, SETTINGS, TWO, VARIABLE, contents, fill, shows
 
@@ -135,6 +137,16 @@ def test_a_browser_has_no_key_and_the_process_keeps_it(
     assert open_in_browser("http://127.0.0.1/")
     assert "PATH=" in seen.read_text() and shows(seen.read_text()) == []
     assert os.environ[VARIABLE] == ONE
+
+
+def test_an_editor_has_no_key(workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, seen = tmp_path / "editor", tmp_path / "seen"
+    script.write_text(f'#!/bin/sh\nenv > "{seen}"\necho changed > "$1"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("EDITOR", str(script))
+    monkeypatch.setattr(command_line, "is_terminal", lambda stream: True)
+    assert command_line._typed(Entry("u1", "before", 0.0)) == "changed\n"
+    assert "PATH=" in seen.read_text() and shows(seen.read_text()) == []
 
 
 words = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=32, max_size=60)
