@@ -18,7 +18,7 @@ STARTERS = {
     "sandbox/backends/restrict.py": "becomes the command",
     "sandbox/backends/namespaces.py": "forks into namespaces",
     "sandbox/meters.py": "forks a child that tries whether it may fork, and ends",
-    "config/keys.py": "runs the user's own key_command, which no model and no workspace can set",
+    "config/key_commands.py": "runs the user's own key_command, which no model and no workspace can set",
     "callgate_catalogue/memory/command_line.py": "the user's own EDITOR, at their terminal",
     "instance/watchdog.py": "forks what watches our own loop: it runs no command",
     "cli/serving/detach.py": "callgate itself, into the background",

@@ -10,27 +10,22 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import stat
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
 
 from callgate.config.home import Home
-from callgate.config.locks import alone_in
-from callgate.core.directories import write_private
+from callgate.config.secrets.opening import open_secrets
+from callgate.config.secrets.sealing import SecretsError
 from callgate.core.models import Key, ModelError, ModelErrorKind
-from callgate.http_client.server_text import UNSEEN
+from callgate.dispatch.raw_open import our_own
 from callgate.models.make import USUAL_VARIABLES, key_name
 from callgate.models.tables import ModelTable
 from callgate.redaction.texts import redact
 
-COMMAND_S = 10.0
-_SHOWN = 400
-"""Characters of what a command wrote to stderr."""
-_LARGEST_FILE = 1024 * 1024
+_FILE = "keys.json"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 
 
@@ -94,44 +89,12 @@ def _problem(text: str) -> ModelError:
 
 
 def _printed(command: Sequence[str]) -> str:
-    """What the command prints. It is a group of its own, so that nothing of it stays behind."""
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else None
-        raise _problem(f"key_command cannot be run: {reason or 'it is no command'}") from None
-    with process:
-        try:
-            out, complaints = process.communicate(timeout=COMMAND_S)
-        except BaseException as error:
-            _kill(process)
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise _problem(f"key_command was not done in {COMMAND_S:g} seconds") from None
-            raise
-    if process.returncode != 0:
-        reason = UNSEEN.sub(" ", redact(complaints.decode("utf-8", "replace")))
-        reason = " ".join(reason.split())[:_SHOWN]
-        raise _problem(
-            f"key_command failed ({process.returncode}): {reason or 'it did not say why'}"
-        )
-    return str(out.decode("utf-8", "replace"))
+    from callgate.config.key_commands import KeyCommandError, run_key_command  # lazy: few have one  # noqa: PLC0415
 
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
     try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    # A descendant that left the group may hold the pipes: nobody waits for it.
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
+        return run_key_command(command)
+    except KeyCommandError as error:
+        raise _problem(str(error)) from None
 
 
 # The file: one object, names to keys.
@@ -148,65 +111,71 @@ def check_name(name: str) -> str:
 
 
 def stored_keys(home: Home) -> dict[str, Key]:
-    """Raises `ModelError` where others could have read or changed the file."""
-    path = _path(home)
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
+    """Raises `ModelError` where others could have read or changed the file, or it cannot be
+    decrypted."""
+    with _explained():
+        text = open_secrets(home).read(_FILE)
+    if text is None:
         return {}
-    except OSError as error:
-        raise _problem(f"{path} cannot be read: {error.strerror}") from None
-    with os.fdopen(descriptor, "rb") as file:
-        _refuse_wide(path, os.fstat(descriptor), stat.S_ISREG)
-        _refuse_wide(home.path, os.stat(home.path), stat.S_ISDIR)
-        data = file.read(_LARGEST_FILE)
-    try:
-        read = msgspec.json.decode(data, type=dict[str, str])
-        return {name: Key(text) for name, text in read.items()}
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
-        raise _problem(f"{path} is not what callgate keys set writes") from None
+    _refuse_wide_home(home)
+    return _decoded(text, home)
 
 
 def store_key(home: Home, name: str, key: Key) -> None:
     check_name(name)
-    with _locked(home):
-        _write(home, {**stored_keys(home), name: key})
+    _change(home, lambda known: {**known, name: key})
 
 
 def delete_key(home: Home, name: str) -> bool:
     """False if there was none."""
-    with _locked(home):
-        known = stored_keys(home)
-        if name in known:
-            _write(home, {each: key for each, key in known.items() if each != name})
-        return name in known
+    if name not in stored_keys(home):
+        return False
+    _change(home, lambda known: {each: known[each] for each in known if each != name})
+    return True
 
 
-def _path(home: Home) -> str:
-    return os.path.join(home.path, "keys.json")
+def _change(home: Home, change: Callable[[dict[str, Key]], dict[str, Key]]) -> None:
+    def changed(text: str | None) -> str:
+        return _encoded(change({} if text is None else _decoded(text, home)))
+
+    try:
+        home.make()
+        _refuse_wide_home(home)
+    except OSError as error:
+        raise _problem(f"{home.path} cannot be used: {error.strerror}") from None
+    with _explained():
+        open_secrets(home).update(_FILE, changed)
 
 
-def _write(home: Home, keys: Mapping[str, Key]) -> None:
+def _decoded(text: str, home: Home) -> dict[str, Key]:
+    try:
+        read = msgspec.json.decode(text, type=dict[str, str])
+        return {name: Key(each) for name, each in read.items()}
+    except (msgspec.DecodeError, UnicodeEncodeError, ValueError):
+        path = os.path.join(home.path, _FILE)
+        raise _problem(f"{path} is not what callgate keys set writes") from None
+
+
+def _encoded(keys: Mapping[str, Key]) -> str:
     texts = {name: keys[name].reveal() for name in sorted(keys)}
-    write_private(_path(home), msgspec.json.format(msgspec.json.encode(texts)).decode() + "\n")
+    return msgspec.json.format(msgspec.json.encode(texts)).decode() + "\n"
 
 
 @contextmanager
-def _locked(home: Home) -> Iterator[None]:
+def _explained() -> Iterator[None]:
+    """Problems in the words of whoever asks; what is opened for a tool here, we open."""
     try:
-        home.make()
-        _refuse_wide(home.path, os.stat(home.path), stat.S_ISDIR)
-    except OSError as error:
-        raise _problem(f"{home.path} cannot be used: {error.strerror}") from None
-    with alone_in(home.path):
-        yield
+        with our_own():
+            yield
+    except SecretsError as error:
+        raise _problem(str(error)) from None
 
 
-def _refuse_wide(path: str, status: os.stat_result, is_kind: Callable[[int], bool]) -> None:
-    if not is_kind(status.st_mode):
-        raise _problem(f"{path} is not what it should be")
+def _refuse_wide_home(home: Home) -> None:
+    status = os.stat(home.path)
+    if not stat.S_ISDIR(status.st_mode):
+        raise _problem(f"{home.path} is not what it should be")
     if status.st_uid != os.geteuid():
-        raise _problem(f"{path} belongs to another user")
+        raise _problem(f"{home.path} belongs to another user")
     if status.st_mode & 0o077:
-        mode = "700" if stat.S_ISDIR(status.st_mode) else "600"
-        raise _problem(f"others may open {path}; run: chmod {mode} {path}")
+        raise _problem(f"others may open {home.path}; run: chmod 700 {home.path}")

@@ -7,7 +7,7 @@ import os
 import re
 import tomllib
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -39,6 +39,7 @@ from callgate.policy.rules import (
 )
 from callgate.policy.shell_patterns import parse_pattern
 from callgate.sandbox import allowed_hosts
+from callgate.sandbox.launch import SECRETS_PREFIX
 from callgate.tools.tables import WebTable
 
 T = TypeVar("T", Settings, WorkspaceSettings, SavedRules)
@@ -104,6 +105,7 @@ def _user(home: Home, settings: Settings, file: _File) -> tuple[Settings, Policy
     if isinstance(settings.acp.mcp.network, list):
         _hosts(settings.acp.mcp.network, file, ("acp", "mcp", "network"))
     _check_web(settings.web, file)
+    _check_secrets(settings, file)
     if settings.documents.embeddings is not None:
         _check_address(
             settings.documents.embeddings.endpoint, file, ("documents", "embeddings", "endpoint")
@@ -189,6 +191,37 @@ def _check_web(table: WebTable, file: _File) -> None:
                 raise file.error(("web", key), f"web.{key}: {error}") from None
     if table.search_url:
         _check_address(table.search_url, file, ("web", "search_url"))
+
+
+def _check_secrets(settings: Settings, file: _File) -> None:
+    """The key of `[secrets]` is sent to nobody, and no process is given it."""
+    for name in ("hosts", "mcp", "models", "packs", "google", "web", "documents"):
+        tables = msgspec.to_builtins(getattr(settings, name), enc_hook=repr)
+        if any(SECRETS_PREFIX in text for text in _texts(tables)):
+            raise file.error(
+                (name,), f"{name}: variables {SECRETS_PREFIX}* are for [secrets] and nobody else"
+            )
+    if settings.secrets.key_command is not None:
+        import shlex  # lazy: few settings name a command  # noqa: PLC0415
+
+        try:
+            words = shlex.split(settings.secrets.key_command)
+        except ValueError as error:
+            raise file.error(("secrets", "key_command"), f"secrets.key_command: {error}") from None
+        if not words:
+            raise file.error(("secrets", "key_command"), "secrets.key_command: names no program")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield str(key)
+            yield from _texts(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _texts(each)
 
 
 def _check_address(text: str, file: _File, at: Path) -> None:

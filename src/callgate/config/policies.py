@@ -33,7 +33,9 @@ from callgate.policy.rules import Origin, Policy
 if TYPE_CHECKING:
     from callgate.core.settings_state import SettingsState
 
-_LIVE = ("policy", "tools", "sandbox", "workspace", "agent", "model", "models", "instance")
+_LIVE = frozenset(
+    ("policy", "tools", "sandbox", "workspace", "agent", "model", "models", "instance", "secrets")
+)
 """Parts of the settings that are read when they are used; of `tools` what is disabled, of
 `sandbox` all but whether there is one."""
 LOOK_EVERY_S = 0.005

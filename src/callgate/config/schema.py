@@ -19,6 +19,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 HostName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
 PackName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
 ModelName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}\Z")]
+SecretsVariable = Annotated[str, msgspec.Meta(pattern=r"^CALLGATE_SECRETS_[A-Z0-9_]{1,64}\Z")]
 Limit = Annotated[int, msgspec.Meta(ge=0)] | Literal["none"]
 Days = Annotated[float, msgspec.Meta(ge=0, le=36_500)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
@@ -168,6 +169,23 @@ class InstanceTable(_Table, frozen=True):
     on_demand_minutes: Annotated[float, msgspec.Meta(ge=0, le=1440)] = 0
     """A call that finds no instance starts one in the background, for those that follow; it ends
     after so many minutes in which nobody used it. 0: none is started."""
+
+
+class SecretsTable(_Table, frozen=True):
+    """`[secrets]`: the key with which model keys and logins are encrypted where they are kept.
+    Without one, they lie in files that only their owner may open."""
+
+    key_env: SecretsVariable | None = None
+    """The variable that holds the key. Its name begins with CALLGATE_SECRETS_: no process that
+    callgate starts gets such a variable."""
+    key_command: str | None = None
+    """A command that prints the key, where the variable holds none. It is run once, without a
+    shell, and has ten seconds."""
+    previous_key_env: SecretsVariable | None = None
+    """The variable of the key before this one: what it encrypted can still be read."""
+    plain_files: Literal["read", "refuse"] = "read"
+    """`"read"`: a file that is not encrypted yet is read, and encrypted when it is next written.
+    `"refuse"`: it is not read."""
 
 
 class ToolsTable(_Table, frozen=True):
@@ -326,6 +344,7 @@ class Settings(_Table, frozen=True):
     model: str | None = None
     """The model to use where none is named: one of `models`, or kind and model at once."""
     models: dict[ModelName, ModelTable] = {}
+    secrets: SecretsTable = SecretsTable()
 
     def of_pack(self, name: str) -> Any:
         """Packages that we ship have tables of their own, others `[packs.settings.NAME]`."""

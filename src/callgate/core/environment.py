@@ -129,6 +129,15 @@ class LocalEnvironment:
         return Edited(old, new)
 
 
+async def off_loop_surely(work: Callable[[], T]) -> T:
+    """The same, and it is done also where the caller is cancelled: what cannot be had again."""
+    try:
+        return await off_loop(work)
+    except asyncio.CancelledError:  # it had not begun
+        work()
+        raise
+
+
 async def off_loop(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Do work that waits for the disk in a thread, with the context variables of the caller.
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from callgate.config.home import Home
-from callgate.config.keys import delete_key
 from callgate.config.load import SettingsError
 from callgate.core.errors import ToolPermissionDenied
 from callgate.core.models import ModelError
@@ -65,6 +64,8 @@ def make_dependencies(wired: Wired, options: AcpOptions) -> Dependencies:
         return _session(wired, workspace or os.getcwd(), id)
 
     def forget_key() -> None:
+        from callgate.config.keys import delete_key  # lazy: few sign out  # noqa: PLC0415
+
         try:
             name, table = find_table(model, settings.models, os.environ)
         except ModelError:  # there is no model, so there is no key of it

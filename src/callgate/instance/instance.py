@@ -9,6 +9,7 @@ go out, and the runtime is closed. If it cannot begin, nothing of it is left.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 from callgate.config.schema import Settings
+from callgate.config.secrets.opening import preload
+from callgate.config.secrets.sealing import SecretsError
 from callgate.core.sessions import Mode
 from callgate.core.task_sets import start_task
 from callgate.core.version import __version__
@@ -36,6 +39,8 @@ from callgate.surfaces.socket.listening import Listener, expect_many
 from callgate.surfaces.socket.server import SocketServer
 from callgate.surfaces.unfinished import Unfinished
 from callgate.wiring.runtime import Wired
+
+_log = logging.getLogger("callgate.serve")
 
 
 class Instance:
@@ -151,8 +156,16 @@ class Instance:
         closing.callback(self._recovering.cancel)
         if self._wired.mirror is not None:
             closing.callback(start_task(self._wired.follow_mirror()).cancel)
+            closing.callback(start_task(self._preload_secrets()).cancel)
         pruning = IdlePruning(self.runtime, self._wired.home, self._sound_settings)
         closing.callback(start_task(pruning.run()).cancel)
+
+    async def _preload_secrets(self) -> None:
+        """Have the secrets of the shared store at hand: no reader in the event loop waits."""
+        try:
+            await asyncio.to_thread(preload, self._wired.home)
+        except SecretsError as error:
+            _log.warning("secrets of the shared store are not at hand: %s", error)
 
     def _sound_settings(self) -> Settings | None:
         policies = self._wired.policies

@@ -9,6 +9,7 @@ from callgate.core.directories import make_private_directory as make_private_dir
 from callgate.core.directories import sync_directory as sync_directory
 from callgate.core.directories import sync_file as sync_file
 from callgate.core.environment import off_loop as off_loop
+from callgate.core.environment import off_loop_surely as off_loop_surely
 from callgate.core.text.wildcards import compile_tokens as compile_tokens
 from callgate.core.text.wildcards import parse_wildcards as parse_wildcards
 from callgate.redaction.texts import redact as redact

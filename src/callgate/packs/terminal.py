@@ -2,6 +2,7 @@
 
 from callgate.cli.errors import OK as OK
 from callgate.cli.nested_calls import refuse_within_a_call as refuse_within_a_call
+from callgate.cli.ui.browser import open_in_browser as open_in_browser
 from callgate.cli.ui.output import print_json as print_json
 from callgate.cli.ui.terminal import columns as columns
 from callgate.cli.ui.terminal import is_terminal as is_terminal

@@ -30,6 +30,15 @@ _PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "FTP_PROXY", "NO
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
+SECRETS_PREFIX = "CALLGATE_SECRETS_"
+"""Variables that begin so hold a key of `[secrets]`, and no process that we start gets one."""
+
+
+def without_secrets_keys(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a program that is to have all of ours but the keys of `[secrets]`."""
+    return {name: environ[name] for name in environ if not name.startswith(SECRETS_PREFIX)}
+
+
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """What a command may see of our environment: named variables only, and no secret.
 

@@ -16,7 +16,7 @@ from callgate.core.sessions import Mode, Root, Session
 from callgate.dispatch.commands.sandboxes import Enclosure, Sandbox, Surroundings
 from callgate.sandbox import allowed_hosts, tool_chains
 from callgate.sandbox.jails import Network
-from callgate.sandbox.launch import child_environment
+from callgate.sandbox.launch import child_environment, without_secrets_keys
 from callgate.sandbox.profiles import Profile
 from callgate.sources.hosts.hosts import HostSettings
 from callgate.sources.hosts.learning import Answers, ask_hosts, learn_hosts
@@ -75,7 +75,8 @@ def _spec(
     models: tuple[dict[str, Any], ...],
 ) -> HostSpec:
     cwd = os.path.join(workspace, os.path.expanduser(table.cwd))
-    passed = {key: os.environ[key] for key in table.env if key in os.environ}
+    given = without_secrets_keys(os.environ)
+    passed = {key: given[key] for key in table.env if key in given}
     settings = HostSettings(
         name=name,
         command=tuple(map(os.path.expanduser, table.command)),

@@ -96,7 +96,7 @@ def pin_files(home: Home) -> PinFiles:
 
 
 def token_file(home: Home, pin: str) -> TokenFile:
-    return TokenFile(os.path.join(home.path, "mcp", f"{pin}.tokens"))
+    return TokenFile(os.path.join(home.path, "mcp", f"{pin}.tokens"), home.path)
 
 
 def make_asks(home: Home, settings: Settings, runtime: Runtime) -> Asks:

@@ -11,14 +11,13 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from callgate import ToolError, ToolExecutionError, ToolPermissionDenied
-from callgate.packs.files import TokenFile, alone_in, make_private_directory
+from callgate.packs.files import TokenFile, off_loop_surely
 from callgate.packs.settings import GoogleTable
 from callgate_catalogue.google.credentials import Granted, full_scope, login_command, not_allowed
 
@@ -79,32 +78,28 @@ class GoogleAccounts:
     def __init__(self, home: str, table: GoogleTable) -> None:
         self._table = table
         self._path = os.path.join(home, "google.json")
-        self._file = TokenFile(self._path)
-        self._seen: tuple[tuple[int, ...] | None, Known | ToolError] = (None, Known())
+        self._file = TokenFile(self._path, home)
+        self._seen: tuple[object, Known] = (None, Known())
         self._renewing: dict[str, asyncio.Lock] = {}
 
     def known(self) -> Known:
-        """Read again only where the file has changed. Raises a `ToolError` where others could
-        have read it."""
+        """Read again only where something has changed. Raises a `ToolError` where others could
+        have read it, or it cannot be decrypted."""
         try:
-            status = os.stat(self._path)
-        except OSError:
-            return Known()
-        mark = (status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode)
-        if self._seen[0] != mark:
-            self._seen = (mark, self._read())
-        found = self._seen[1]
-        if isinstance(found, ToolError):
-            raise ToolExecutionError(found.message, reason="google_login")
-        return found
-
-    def _read(self) -> Known | ToolError:
-        try:
-            return msgspec.convert(self._file.read(), Known)
+            mark = self._file.mark()
+            if self._seen[0] != mark:
+                self._seen = (mark, self._converted(self._file.read()))
         except ToolError as error:
-            return error
+            self._seen = (None, Known())
+            raise ToolExecutionError(error.message, reason="google_login") from None
+        return self._seen[1]
+
+    def _converted(self, document: dict[str, Any]) -> Known:
+        try:
+            return msgspec.convert(document, Known)
         except msgspec.ValidationError:
-            return ToolExecutionError(f"{self._path} is not what callgate auth google writes")
+            message = f"{self._path} is not what callgate auth google writes"
+            raise ToolExecutionError(message, reason="google_login") from None
 
     def usual(self) -> str | None:
         """The account that is meant where none is named."""
@@ -172,39 +167,46 @@ class GoogleAccounts:
             raise ToolExecutionError(
                 f"{error.message.rstrip('.')}; run: {login_command(name)}", reason="google_login"
             ) from None
-        account_ = _account(tokens, client, read_only=account.read_only)
-        with self._locked():
-            now = self.known()
+        renewed = _account(tokens, client, read_only=account.read_only)
+
+        def change(now: Known) -> Known:
             current = now.accounts.get(name)
             # Whoever logged in or out meanwhile has the last word.
-            if current is not None and current.refresh_token == account.refresh_token:
-                self._write(now.usual, {**now.accounts, name: account_})
-        return account_
+            if current is None or current.refresh_token != account.refresh_token:
+                return now
+            return Known(usual=now.usual, accounts={**now.accounts, name: renewed})
+
+        await off_loop_surely(lambda: self._update(change))
+        return renewed
 
     def put(self, name: str, tokens: Tokens, client: Client, *, read_only: bool) -> None:
         """Keep what a login brought. The first account is the usual one."""
-        with self._locked():
-            now = self.known()
-            account = _account(tokens, client, read_only=read_only)
-            self._write(now.usual or name, {**now.accounts, name: account})
+        account = _account(tokens, client, read_only=read_only)
+        self._update(
+            lambda now: Known(usual=now.usual or name, accounts={**now.accounts, name: account})
+        )
 
     def forget(self, name: str) -> None:
-        with self._locked():
-            now = self.known()
+        def change(now: Known) -> Known:
             left = {each: account for each, account in now.accounts.items() if each != name}
             usual = now.usual if now.usual in left else next(iter(left), None)
-            self._write(usual, left)
+            return Known(usual=usual, accounts=left)
 
-    def _write(self, usual: str | None, accounts: dict[str, Account]) -> None:
-        document: dict[str, Any] = msgspec.to_builtins(Known(usual=usual, accounts=accounts))
-        self._file.write(document)
+        self._update(change)
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        directory = os.path.dirname(self._path)
-        make_private_directory(directory)
-        with alone_in(directory):
-            yield
+    def _update(self, change: Callable[[Known], Known]) -> None:
+        """`change` may be called again, with what another process has written meanwhile."""
+
+        def changed(document: dict[str, Any]) -> dict[str, Any]:
+            after: dict[str, Any] = msgspec.to_builtins(change(self._converted(document)))
+            return after
+
+        try:
+            self._file.update(changed)
+        except ToolError as error:
+            raise ToolExecutionError(error.message, reason="google_login") from None
+        finally:
+            self._seen = (None, Known())
 
 
 def _account(tokens: Tokens, client: Client, *, read_only: bool) -> Account:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import webbrowser
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from callgate.packs.settings import GoogleTable
 from callgate.packs.terminal import (
     OK,
     SettingsError,
+    open_in_browser,
     print_json,
     read_settings,
     refuse_within_a_call,
@@ -123,7 +123,7 @@ def _scopes(services: list[str], options: Namespace, known: Account | None) -> l
 def _show(options: Namespace) -> oauth.Show:
     def show(address: str) -> None:
         say(f"Log in here, and allow what you want to allow:\n\n{address}\n")
-        if not options.no_open and not webbrowser.open(address):
+        if not options.no_open and not open_in_browser(address):
             say("callgate: no browser could be opened; open the address in one on this machine")
 
     return show

@@ -15,6 +15,7 @@ from typing import Any
 
 from callgate import ToolError, ToolErrorClass
 from callgate.packs.commands import CliError
+from callgate.packs.processes import without_secrets_keys
 from callgate.packs.terminal import (
     OK,
     SettingsError,
@@ -105,7 +106,9 @@ def _typed(entry: Entry) -> str:
         with open(path, "w", encoding="utf-8") as file:
             file.write(entry.text + "\n")
         try:
-            ended = subprocess.run([*shlex.split(editor), path], check=False).returncode
+            command = [*shlex.split(editor), path]
+            env = without_secrets_keys(os.environ)
+            ended = subprocess.run(command, env=env, check=False).returncode
         except (OSError, ValueError) as error:
             raise CliError(f"{editor} cannot be run: {error}") from None
         if ended != 0:

@@ -172,7 +172,7 @@ class Commands:
 
     def __init__(self, captured: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch) -> None:
         self._captured = captured
-        patch.setattr("callgate_catalogue.google.command_line.webbrowser.open", self._open)
+        patch.setattr("webbrowser.open", self._open)
 
     def _open(self, address: str) -> bool:
         threading.Thread(target=fetch, args=[address]).start()

@@ -109,7 +109,7 @@ def test_a_command_that_does_not_exist_is_an_error(home: Path) -> None:
 def test_a_command_that_hangs_is_ended_with_all_that_it_started(
     home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("callgate.config.keys.COMMAND_S", 2.0)
+    monkeypatch.setattr("callgate.config.key_commands.COMMAND_S", 2.0)
     pids = tmp_path / "pids"
     problem(table(key_command=["sh", "-c", f"sleep 600 & echo $$ $! > '{pids}'; wait"]), home)
     parent, child = map(int, pids.read_text().split())

@@ -34,5 +34,28 @@ COMMANDS: Mapping[str, Command] = {
         "say for which models there is a key, and where it comes from", "", takes(JSON)
     ),
     "keys delete": Command("forget a key that was stored", "NAME", takes(JSON)),
+    "keys status": Command(
+        "say which keys and logins are encrypted, and with which key",
+        "",
+        takes(JSON),
+        "Shows names and ids of keys, and nothing secret. Ends with 1 where one cannot be read.",
+    ),
+    "keys encrypt": Command(
+        "encrypt all keys and logins now, with the key of [secrets]",
+        "",
+        takes(JSON),
+        "Files are otherwise encrypted when they are next written. Where servers share a store,\n"
+        "those of this home are put into it, unless it has them. May be run again at any time.",
+    ),
+    "keys rotate": Command(
+        "encrypt all keys and logins with another key",
+        "",
+        takes(
+            Option("--new-key-env", metavar="NAME", help="the variable that holds the new key"),
+            JSON,
+        ),
+        "NAME begins with CALLGATE_SECRETS_. Afterwards give the new key to callgate: nothing\n"
+        "else opens what was encrypted with it. May be run again at any time.",
+    ),
     "completion": Command("print a completion script", "|".join(SHELLS), takes()),
 }

@@ -34,6 +34,7 @@ from callgate.protocol import strict_json
 from callgate.protocol.host_v1 import frames
 from callgate.protocol.host_v1.excerpts import excerpt
 from callgate.protocol.host_v1.values import to_output
+from callgate.sandbox.launch import without_secrets_keys
 from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProcess
 
 EXIT_S = 2.0
@@ -76,7 +77,9 @@ class Finding(NamedTuple):
 def check(options: Namespace) -> int:
     if not options.words:
         raise CliError("which command? callgate host check -- COMMAND ...")
-    command = Command(argv=tuple(options.words), cwd=os.getcwd(), env=dict(os.environ))
+    command = Command(
+        argv=tuple(options.words), cwd=os.getcwd(), env=without_secrets_keys(os.environ)
+    )
     notes = Notes()
     examined = _Examination(command, _config(options.config), options, notes)
     findings = asyncio.run(examined.run())

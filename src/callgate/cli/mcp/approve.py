@@ -6,7 +6,6 @@ start -> compare with what is pinned -> a yes -> pin -> running instances take i
 from __future__ import annotations
 
 import sys
-import webbrowser
 from argparse import Namespace
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -17,6 +16,7 @@ from callgate.cli.mcp.servers import about, ensure_known, servers_of, tell
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.records.stores import words
 from callgate.cli.remote import hosts as remote_hosts
+from callgate.cli.ui.browser import open_in_browser
 from callgate.cli.ui.output import print_json
 from callgate.cli.ui.terminal import is_terminal, say
 from callgate.cli.ui.visible import visible
@@ -148,4 +148,4 @@ def _hint(name: str) -> str:
 def _show(url: str) -> None:
     say("Log in here, in a browser on this machine:")
     say(f"  {visible(url)}")
-    webbrowser.open(url)
+    open_in_browser(url)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import webbrowser
 from argparse import Namespace
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 from callgate.cli.errors import OK, CliError
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.remote.instance_states import note_provenance
+from callgate.cli.ui.browser import open_in_browser
 from callgate.cli.ui.output import print_json
 from callgate.cli.ui.terminal import say
 from callgate.config.home import Home
@@ -36,7 +36,7 @@ def dashboard(options: Namespace) -> int:
         print_json(link)
         return OK
     print(link["url"], flush=True)
-    if not options.no_open and not webbrowser.open(link["url"]):
+    if not options.no_open and not open_in_browser(link["url"]):
         say("callgate: no browser could be opened; the link works once, for a minute")
     return OK
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
-from mcp.client.auth import OAuthClientProvider
+from mcp.client.auth import OAuthClientProvider, TokenStorage
 from mcp.shared.auth import (
     AuthorizationCodeResult,
     OAuthClientInformationFull,
@@ -25,6 +25,7 @@ from mcp.shared.auth import (
 )
 from pydantic import BaseModel, ValidationError
 
+from callgate.core.environment import off_loop, off_loop_surely
 from callgate.core.errors import ToolError
 from callgate.http_client.loopback import Loopback
 
@@ -32,13 +33,31 @@ M = TypeVar("M", bound=BaseModel)
 WAIT_S = 300.0
 """For the person in the browser."""
 RENEW_BEFORE_S = 30.0
+TokenChange = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class TokenStore(Protocol):
     """The tokens and the registration of a server; `config.mcp_tokens.TokenFile` implements it."""
 
+    def mark(self) -> object:
+        """Another one after each change."""
+        ...
+
     def read(self) -> dict[str, Any]: ...
-    def write(self, data: dict[str, Any]) -> None: ...
+
+    def update(self, change: TokenChange) -> None:
+        """Idempotent: `change` may be called again, with what another server wrote meanwhile."""
+        ...
+
+    def refresh(self) -> None:
+        """Have the next read see all that was written before, by any server."""
+        ...
+
+    def claim(self) -> None:
+        """Wait until no other server renews this login."""
+        ...
+
+    def release(self) -> None: ...
 
 
 class NotLoggedIn(ToolError):
@@ -68,8 +87,7 @@ def provider(
         here = _free_port(here)
     if show is not None and here != known.get("port"):
         # A registration is for one address to come back to.
-        known = {key: value for key, value in known.items() if key != "client"}
-        store.write({**known, "port": here})
+        store.update(lambda known: {**_without(known, "client"), "port": here})
     back = f"http://127.0.0.1:{here}/callback"
     metadata = OAuthClientMetadata.model_validate(
         {
@@ -114,32 +132,90 @@ class _UrlBoundStore:
         known = self._store.read()
         return known if known.get("url") == self._url else {}
 
-    def write(self, data: dict[str, Any]) -> None:
-        self._store.write({**data, "url": self._url})
+    def update(self, change: TokenChange) -> None:
+        def changed(known: dict[str, Any]) -> dict[str, Any]:
+            ours = known if known.get("url") == self._url else {}
+            return {**change(ours), "url": self._url}
+
+        self._store.update(changed)
+
+    def mark(self) -> object:
+        return self._store.mark()
+
+    def refresh(self) -> None:
+        self._store.refresh()
+
+    def claim(self) -> None:
+        self._store.claim()
+
+    def release(self) -> None:
+        self._store.release()
 
 
 class _Provider(OAuthClientProvider):
     """Knows also of tokens that were kept when they expire, and where they are renewed; and who
-    was first shown a secret that the settings gave us: nobody else is."""
+    was first shown a secret that the settings gave us: nobody else is.
+
+    A login may be shared with other servers, and a refresh token be good once. So whoever wants
+    to renew claims it, looks what the others have got meanwhile, and renews only if that is old:
+
+        request -> read again if changed -> expired? claim, read again -> still? renew -> release
+    """
+
+    _loaded = False
+    _seen: object = None
+
+    @property
+    def _initialized(self) -> bool:
+        """Asked by the SDK before each request; False has it call `_initialize`."""
+        storage = self.context.storage
+        if not self._loaded or not isinstance(storage, _Storage):
+            return self._loaded
+        return not self._is_due() and storage.mark() == self._seen
+
+    @_initialized.setter
+    def _initialized(self, value: bool) -> None:
+        self._loaded = value
 
     async def _initialize(self) -> None:
+        storage = self.context.storage
+        await self._read(storage)
+        if isinstance(storage, _Storage) and self._is_due():
+            await storage.claim()
+            await self._read(storage)
+            if not self._is_due():  # another server was faster
+                await storage.release()
+
+    async def _read(self, storage: TokenStorage) -> None:
+        self._seen = storage.mark() if isinstance(storage, _Storage) else None
         await super()._initialize()
-        storage, tokens = self.context.storage, self.context.current_tokens
+        tokens = self.context.current_tokens
         if tokens is not None and isinstance(storage, _Storage):
             self.context.token_expiry_time = storage.expires_at()
             self.context.oauth_metadata = storage.get("metadata", OAuthMetadata)
 
+    def _is_due(self) -> bool:
+        return not self.context.is_token_valid() and self.context.can_refresh_token()
+
+    async def _handle_refresh_response(self, response: httpx2.Response) -> bool:
+        storage = self.context.storage
+        try:
+            return await super()._handle_refresh_response(response)
+        finally:
+            if isinstance(storage, _Storage):
+                await storage.release()
+
     async def _perform_authorization(self) -> httpx2.Request:
         storage, metadata = self.context.storage, self.context.oauth_metadata
         if metadata is not None and isinstance(storage, _Storage):
-            storage.ensure_for(str(metadata.issuer))
+            await storage.ensure_for(str(metadata.issuer))
         return await super()._perform_authorization()
 
     async def _handle_token_response(self, response: httpx2.Response) -> None:
         await super()._handle_token_response(response)
         storage, metadata = self.context.storage, self.context.oauth_metadata
         if metadata is not None and isinstance(storage, _Storage):
-            storage.set("metadata", metadata)
+            await storage.set("metadata", metadata)
 
 
 class _Storage:
@@ -151,10 +227,25 @@ class _Storage:
         return self.get("tokens", OAuthToken)
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        self.set("tokens", tokens)
+        """Done also where the caller is cancelled: the token before it may be good no more."""
+        data = _dumped(tokens)
         lifetime = tokens.expires_in
         expires = None if lifetime is None else time.time() + lifetime - RENEW_BEFORE_S
-        self._store.write({**self._store.read(), "expires_at": expires})
+        await off_loop_surely(
+            lambda: self._store.update(
+                lambda known: {**known, "tokens": data, "expires_at": expires}
+            )
+        )
+
+    async def claim(self) -> None:
+        await off_loop(self._store.claim)
+        await off_loop(self._store.refresh)
+
+    async def release(self) -> None:
+        await off_loop_surely(self._store.release)
+
+    def mark(self) -> object:
+        return self._store.mark()
 
     def expires_at(self) -> float | None:
         expires = self._store.read().get("expires_at")
@@ -165,9 +256,9 @@ class _Storage:
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         if self._given is None:
-            self.set("client", client_info)
+            await self.set("client", client_info)
 
-    def ensure_for(self, issuer: str) -> None:
+    async def ensure_for(self, issuer: str) -> None:
         """Raises a `ToolError` where the client of the settings belongs to another issuer."""
         if self._given is None:
             return
@@ -178,7 +269,7 @@ class _Storage:
                 "if that is right, remove it and add it again",
                 reason="mcp_login",
             )
-        self._store.write({**known, "issuer": issuer})
+        await off_loop_surely(lambda: self._store.update(lambda known: {**known, "issuer": issuer}))
 
     def get(self, name: str, kind: type[M]) -> M | None:
         stored = self._store.read().get(name)
@@ -187,9 +278,17 @@ class _Storage:
         except ValidationError:
             return None
 
-    def set(self, name: str, value: BaseModel) -> None:
-        data = value.model_dump(mode="json", exclude_none=True)
-        self._store.write({**self._store.read(), name: data})
+    async def set(self, name: str, value: BaseModel) -> None:
+        data = _dumped(value)
+        await off_loop_surely(lambda: self._store.update(lambda known: {**known, name: data}))
+
+
+def _dumped(value: BaseModel) -> dict[str, Any]:
+    return value.model_dump(mode="json", exclude_none=True)
+
+
+def _without(known: dict[str, Any], key: str) -> dict[str, Any]:
+    return {each: known[each] for each in known if each != key}
 
 
 def _free_port(wanted: int) -> int:

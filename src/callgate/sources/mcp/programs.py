@@ -19,7 +19,7 @@ from callgate.core.sessions import Mode, Root, Session
 from callgate.dispatch.commands.sandboxes import Enclosure, Sandbox, Surroundings
 from callgate.sandbox import allowed_hosts, tool_chains
 from callgate.sandbox.jails import Network
-from callgate.sandbox.launch import child_environment
+from callgate.sandbox.launch import child_environment, without_secrets_keys
 from callgate.sandbox.profiles import Profile
 from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.servers import ServerLocation, TransportFactory
@@ -49,7 +49,7 @@ def limits_of(table: McpTable) -> FetchLimits:
 
 def from_environment(key: str, values: Mapping[str, str]) -> dict[str, str]:
     try:
-        return filled(values, os.environ)
+        return filled(values, without_secrets_keys(os.environ))
     except MissingVariable as error:
         raise ToolError(f"{key}: {error}") from None
 
@@ -57,7 +57,8 @@ def from_environment(key: str, values: Mapping[str, str]) -> dict[str, str]:
 def server_environment(table: McpTable, fill: Fill = from_environment) -> dict[str, str]:
     """Raises a `ToolError`."""
     given = fill("set_env", table.set_env)
-    passed = {key: os.environ[key] for key in table.env if key in os.environ}
+    ours = without_secrets_keys(os.environ)
+    passed = {key: ours[key] for key in table.env if key in ours}
     return {**child_environment(os.environ), **passed, **given}
 
 

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from callgate.sandbox.launch import child_environment
+from callgate.sandbox.launch import child_environment, without_secrets_keys
 from callgate.sources.packages.package_commands import Manager
 
 _NPM = r"""
@@ -65,7 +65,8 @@ def fetching_environment(
     passed = {name: value for name, value in environ.items() if wanted.match(name)}
     if manager == "npm":
         named = _referenced(os.path.join(home, ".npmrc"))
-        passed |= {name: environ[name] for name in named if name in environ}
+        ours = without_secrets_keys(environ)
+        passed |= {name: ours[name] for name in named if name in ours}
     return {
         **child_environment(environ),
         **passed,

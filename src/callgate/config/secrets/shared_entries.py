@@ -1,0 +1,316 @@
+"""Secrets as entries of a store that several servers share: always sealed, one winner a version.
+
+    reader -> mirror in memory <- thread with a loop of its own <- entries(kind), wake(kind)
+    writer -> thread: change -> PutEntry(expected version) -> applied, or again from what stands
+
+Whoever wants a key is synchronous, in whichever thread and often within an event loop; a store
+is not, and belongs to one loop. So the store is opened by a thread of ours at the first use, and
+reads do not wait for it after that. The mirror follows the store's hints; a read may be behind by
+as much as a hint is late, a write never is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+
+from callgate.config.secrets.sealing import SecretsError
+from callgate.config.secrets.stores import CLAIM_S, Change
+from callgate.core.ids import ulid
+from callgate.core.ops import DropEntry, EntryReceipt, PutEntry
+from callgate.core.stored import SharedEntry, entries_key
+from callgate.core.stores import POLL_S, Hint, Store, StoreError
+
+T = TypeVar("T")
+KIND = "secret"
+CLAIMS = "secret-claim"
+_FREE = '""'
+WAIT_S = 30.0
+"""For the store, until the caller is told that it does not answer."""
+RETRY_S = 5.0
+"""A store that could not be opened is not tried again before."""
+_MOST_ATTEMPTS = 100
+_log = logging.getLogger("callgate")
+
+
+class SharedEntries:
+    """Implements `SecretStore`."""
+
+    always_sealed: ClassVar[bool] = True
+
+    def __init__(self, open_store: Callable[[], Awaitable[Store]]) -> None:
+        """`open_store` is called in another event loop than the caller's, which owns the store."""
+        self._open_store = open_store
+        self._lock = threading.Lock()
+        self._thread: _StoreThread | None = None
+        self._failed = (-RETRY_S, "")
+        """When the store could not be opened, and why."""
+
+    def names(self) -> Sequence[str]:
+        return sorted(self._mirror())
+
+    def get(self, name: str) -> str | None:
+        entry = self._mirror().get(name)
+        return None if entry is None else _text(entry)
+
+    def mark(self, name: str) -> object:
+        entry = self._mirror().get(name)
+        return None if entry is None else entry.version
+
+    def refresh(self) -> None:
+        """Have what the store has now, without waiting for a hint."""
+        thread = self._running()
+        thread.run(thread.load())
+
+    def update(self, name: str, change: Change) -> None:
+        thread = self._running()
+        thread.run(thread.update(name, change))
+
+    def claim(self, name: str) -> None:
+        thread = self._running()
+        thread.run(thread.claim(name))
+
+    def release(self, name: str) -> None:
+        thread = self._running()
+        thread.run(thread.release(name))
+
+    def drop(self, name: str) -> None:
+        thread = self._running()
+        thread.run(thread.drop(name))
+
+    def where(self, name: str) -> str:
+        return f"{name} in the shared store"
+
+    def close(self) -> None:
+        with self._lock:
+            if self._thread is not None:
+                self._thread.stop()
+                self._thread = None
+
+    def _mirror(self) -> Mapping[str, SharedEntry]:
+        return self._running().mirror
+
+    def _running(self) -> _StoreThread:
+        """The thread, once it has read the store. A store that could not be opened is tried again
+        by whoever asks after a while, so that not everyone waits for it."""
+        with self._lock:
+            if self._thread is not None and self._thread.is_alive():
+                return self._thread
+            at, problem = self._failed
+            if time.monotonic() - at < RETRY_S:
+                raise SecretsError(problem)
+            thread = _StoreThread(self._open_store)
+            try:
+                thread.begin()
+            except SecretsError as error:
+                self._failed = time.monotonic(), str(error)
+                raise
+            self._thread = thread
+            return thread
+
+
+class _StoreThread:
+    def __init__(self, open_store: Callable[[], Awaitable[Store]]) -> None:
+        self._open_store = open_store
+        self._ready: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._store: Store | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._thread = threading.Thread(target=self._run, name="callgate-secrets", daemon=True)
+        self.mirror: Mapping[str, SharedEntry] = {}
+        self._claims: dict[str, int] = {}
+        """Those of this process, with the versions that made them."""
+
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def begin(self) -> None:
+        """Start, and wait until the store was read."""
+        self._thread.start()
+        _at_exit(self.stop)
+        try:
+            self._ready.result(WAIT_S)
+        except TimeoutError:
+            self.stop()
+            raise _silent() from None
+        except Exception as error:  # the store's driver is foreign code
+            self.stop()
+            raise _unusable(error) from None
+
+    def stop(self) -> None:
+        if self._loop is not None and self._thread.is_alive():
+            with contextlib.suppress(RuntimeError):  # it has just ended
+                self._loop.call_soon_threadsafe(self._cancel)
+            self._thread.join(WAIT_S)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Have the thread do something, and wait for it."""
+        assert self._loop is not None
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(WAIT_S)
+        except TimeoutError:
+            future.cancel()
+            raise _silent() from None
+        except StoreError as error:
+            raise _unusable(error) from None
+
+    async def load(self) -> None:
+        assert self._store is not None
+        entries = await self._store.entries(KIND)
+        self.mirror = {entry.name: entry for entry in entries}
+
+    async def update(self, name: str, change: Change) -> None:
+        """Compare and set by the version, until nobody came in between."""
+        assert self._store is not None
+        entry = self.mirror.get(name)
+        for _ in range(_MOST_ATTEMPTS):
+            known = None if entry is None else _text(entry)
+            text = change(known)
+            if text == known:
+                return
+            version = 0 if entry is None else entry.version
+            receipt: EntryReceipt
+            if text is None:
+                op = DropEntry(kind=KIND, name=name, expected=version)
+                (receipt,) = await self._store.commit(op)
+            else:
+                value = msgspec.json.encode(text).decode()
+                put = PutEntry(kind=KIND, name=name, value=value, expected=version)
+                (receipt,) = await self._store.commit(put)
+            entry = receipt.entry
+            self._note(name, entry)
+            if receipt.applied:
+                return
+        raise SecretsError(f"{name} in the shared store is changed by others all the time")
+
+    async def drop(self, name: str) -> None:
+        assert self._store is not None
+        await self._store.commit(DropEntry(kind=KIND, name=name))
+        self._note(name, None)
+
+    async def claim(self, name: str) -> None:
+        """By compare-and-set on an entry beside the secret. One whose owner is gone, or that was
+        seen unchanged for too long, is taken over: no two clocks are compared."""
+        store = self._store
+        assert store is not None
+        owner = msgspec.json.encode(f"{store.owner} {ulid()}").decode()
+        expected = seen = 0
+        until = self._time() + CLAIM_S
+        with store.wake(entries_key(CLAIMS)) as hint:
+            while True:
+                put = PutEntry(kind=CLAIMS, name=name, value=owner, expected=expected)
+                (receipt,) = await store.commit(put)
+                entry = receipt.entry
+                assert entry is not None  # it is never dropped
+                if receipt.applied:
+                    self._claims[name] = entry.version
+                    return
+                if entry.version != seen:
+                    seen, until = entry.version, self._time() + CLAIM_S
+                left = until - self._time()
+                if left <= 0 or entry.value == _FREE or not await store.alive(_owner(entry)):
+                    expected = entry.version
+                else:
+                    expected = 0  # which only looks
+                    await hint.wait(min(left, POLL_S))
+
+    async def release(self, name: str) -> None:
+        """The entry stays, so that its version never comes again."""
+        assert self._store is not None
+        version = self._claims.pop(name, None)
+        if version is not None:
+            await self._store.commit(
+                PutEntry(kind=CLAIMS, name=name, value=_FREE, expected=version)
+            )
+
+    def _time(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _note(self, name: str, entry: SharedEntry | None) -> None:
+        others = {each: self.mirror[each] for each in self.mirror if each != name}
+        self.mirror = others if entry is None else {**others, name: entry}
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._follow())
+        except asyncio.CancelledError:
+            pass  # it was stopped
+        except BaseException as error:  # told to whoever waits
+            if not self._ready.done():
+                self._ready.set_exception(error)
+            else:
+                _log.error("the secrets of the shared store are not followed any more: %s", error)
+
+    async def _follow(self) -> None:
+        self._task = asyncio.current_task()
+        self._loop = asyncio.get_running_loop()
+        store = await self._open_store()
+        try:
+            self._store = store
+            with store.wake(entries_key(KIND)) as hint:
+                await self.load()
+                self._ready.set_result(None)
+                await self._reload(hint)
+        finally:
+            await store.close()
+
+    async def _reload(self, hint: Hint) -> None:
+        """Read again after each hint, and after a while without one. What was read before counts
+        while the store is away."""
+        reachable = True
+        while True:
+            await hint.wait()
+            try:
+                await self.load()
+            except StoreError as error:
+                if reachable:
+                    _log.warning("the secrets of the shared store are not current: %s", error)
+                reachable = False
+            else:
+                reachable = True
+
+
+def _at_exit(stop: Callable[[], None]) -> None:
+    """Have the store closed while the threads that it works with still run: `atexit` comes after
+    their end, where the interpreter ends by itself, and this is how `concurrent.futures` ends
+    its own. Idempotent."""
+    atexit.register(stop)
+    register = getattr(threading, "_register_atexit", atexit.register)
+    with contextlib.suppress(RuntimeError):  # the process ends already
+        register(stop)
+
+
+def _text(entry: SharedEntry) -> str:
+    try:
+        return msgspec.json.decode(entry.value, type=str)
+    except msgspec.DecodeError:
+        raise SecretsError(f"{entry.name} in the shared store is not what callgate wrote") from None
+
+
+def _owner(claim: SharedEntry) -> str:
+    """The process that has claimed."""
+    with contextlib.suppress(msgspec.DecodeError):
+        return msgspec.json.decode(claim.value, type=str).partition(" ")[0]
+    return ""
+
+
+def _silent() -> SecretsError:
+    return SecretsError(f"the shared store, which has the secrets, does not answer in {WAIT_S:g} s")
+
+
+def _unusable(error: BaseException) -> SecretsError:
+    return SecretsError(f"the shared store, which has the secrets, cannot be used: {error}")
