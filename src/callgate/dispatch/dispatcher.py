@@ -98,7 +98,7 @@ class ToolDispatcher:
         self.authority = authority
         leases = None if sandbox is None else sandbox.leases
         self.environments = environments or Environments(leases=leases)
-        self._files = files
+        self.files = files
         self._sink = sink
         self._log = log
         self._records = None if audit is None else RecordWriter(log, audit)
@@ -118,11 +118,7 @@ class ToolDispatcher:
     @property
     def artifacts(self) -> str | None:
         """Where calls put output aside, by session; None where none is kept."""
-        return self._files.artifacts
-
-    @property
-    def files(self) -> CallFiles:
-        return self._files
+        return self.files.artifacts
 
     async def run(
         self, call: ToolCall, confirmation: Confirmation | None = None, task: Task | None = None
@@ -177,7 +173,7 @@ class ToolDispatcher:
             around = subject.enclosure
             launcher = None if around is None else self._confinement.launcher(call, subject)
             context = CallContext(
-                running, subject, journal.published, self._files, self.environments, launcher
+                running, subject, journal.published, self.files, self.environments, launcher
             )
             if tool.has_effects:
                 running.began = await journal.started(subject, running)
@@ -214,7 +210,7 @@ class ToolDispatcher:
             if isinstance(running.context, CallContext):
                 await running.context.artifacts_synced()
             await journal.settled()
-        elif self._files.share is not None and isinstance(running.context, CallContext):
+        elif self.files.share is not None and isinstance(running.context, CallContext):
             running.context.share_artifacts()
         return result
 
@@ -259,7 +255,7 @@ class ToolDispatcher:
         """Stop a session's calls and forget the answers remembered for it."""
         await self.running.stop_all(self.running.of_session(session.id), why)
         self.authority.grants.revoke_session(session)
-        self._files.forget(session.id)
+        self.files.forget(session.id)
         self.running.forget(session.id)
         self.environments.withdraw(session.id)
         await self._log.release(session.id)
@@ -267,7 +263,7 @@ class ToolDispatcher:
     async def close(self) -> None:
         """Refuse new calls, stop the ones under way, and write the records of those that ended."""
         await self.running.close()
-        await self._files.settle()
+        await self.files.settle()
         if self._records is not None:
             await self._records.close()
 

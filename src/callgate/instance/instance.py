@@ -154,8 +154,8 @@ class Instance:
         closing.callback(self._maintaining.cancel)
         self._recovering = start_task(self._wired.recovery.watch())
         closing.callback(self._recovering.cancel)
-        if self._wired.mirror is not None:
-            closing.callback(start_task(self._wired.follow_mirror()).cancel)
+        if self._wired.sharing is not None:
+            closing.callback(start_task(self._wired.sharing.follow()).cancel)
             closing.callback(start_task(self._preload_secrets()).cancel)
         pruning = IdlePruning(self.runtime, self._wired.home, self._sound_settings)
         closing.callback(start_task(pruning.run()).cancel)

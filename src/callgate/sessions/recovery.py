@@ -101,6 +101,10 @@ class Recovery:
             return
         try:
             if await use_key_of(store, audit) is None:
+                if self._home is not None:  # another home has a file with another key
+                    await store.commit(PutSecret(name=keys.NAME, value=audit.key.hex()))
+                    await use_key_of(store, audit)
+                    return
                 put = lambda: PutSecret(name=keys.NAME, value=audit.key.hex())  # noqa: E731
                 self._log.on_first_session = put
         except (StoreError, OSError) as error:

@@ -16,13 +16,12 @@ import msgspec
 
 from callgate.audit.log import AuditLog
 from callgate.config.home import Home
-from callgate.config.load import SettingsError
 from callgate.config.policies import PathRules, PolicyBook
 from callgate.config.schema import SandboxLimitsTable, Settings
 from callgate.config.stores import open_store, shared_store
 from callgate.core.calls import ToolCall
 from callgate.core.ids import owner_id
-from callgate.core.stores import Store, StoreError
+from callgate.core.stores import Store
 from callgate.core.task_sets import TaskSet
 from callgate.core.tools import Preview, ToolFactory
 from callgate.dispatch.authorize import Authority
@@ -50,16 +49,15 @@ from callgate.tools.shell import Shell
 
 if TYPE_CHECKING:  # loaded with the first of their tools
     from callgate.agent.subagents import Subagents
-    from callgate.config.mirror import Mirror
     from callgate.config.stores import SharedStore
     from callgate.core.commands import Launcher
     from callgate.core.models import Key
     from callgate.runtime import Runtime
-    from callgate.sessions.audit_heads import HeadPublisher
     from callgate.shipped import ShippedPack
     from callgate.sources.packs.packs import Packs
     from callgate.sources.packs.values import Embedder
     from callgate.tools.tables import EmbeddingsTable
+    from callgate.wiring.sharing import Sharing
     from callgate.workspace.undo.history import History
 
 _log = logging.getLogger("callgate")
@@ -172,39 +170,6 @@ def _write_answer(home: Home, call: ToolCall, subject: Subject, answer: Answer) 
     return True
 
 
-def share_artifacts(home: Home, log: SessionLog, runtime: Runtime) -> None:
-    """Have what calls put aside at hand wherever their session is."""
-    from callgate.sessions.shared_artifacts import SharedArtifacts  # lazy: most homes share nothing  # noqa: PLC0415
-
-    files = runtime.dispatcher.files
-    artifacts = SharedArtifacts(log.store, home.artifacts)
-    files.share = artifacts.share
-
-    async def fetch(session_id: str) -> None:
-        try:
-            directory = await artifacts.fetch(session_id)
-        except (StoreError, OSError) as error:
-            _log.warning("what session %s put aside is not here: %s", session_id, error)
-            return
-        if directory is not None:
-            files.adopt(session_id, directory)
-
-    runtime.fetch_artifacts = fetch
-
-
-def read_mirror(home: Home, shared: SharedStore, policies: PolicyBook) -> Mirror:
-    """Have rules, trust and pins as the shared store has them, or had them last. Where that is not
-    known, calls with effects are refused."""
-    from callgate.config.mirror import Mirror  # lazy: most homes share nothing  # noqa: PLC0415
-
-    mirror = Mirror(home, shared)
-    if not mirror.refresh_now() and not mirror.exists:
-        problem = "the store with the saved rules cannot be reached, and there is no copy of them"
-        policies.withhold(SettingsError(home.saved_rules, None, problem))
-    policies.refresh()
-    return mirror
-
-
 def find_shared_store(home: Home, settings: Settings) -> SharedStore | None:
     """The store that the settings name, which other homes use too."""
     if not settings.store.is_shared:
@@ -230,15 +195,14 @@ def session_log(
     return log, recovery
 
 
-def publish_heads(
-    log: SessionLog, audit: AuditLog | None, shared: SharedStore | None
-) -> HeadPublisher | None:
-    """Have other homes know how far the audit log has come."""
-    if audit is None or shared is None:
+def make_sharing(
+    home: Home, shared: SharedStore | None, log: SessionLog, audit: AuditLog | None
+) -> Sharing | None:
+    if shared is None:
         return None
-    from callgate.sessions.audit_heads import HeadPublisher  # lazy: most homes share nothing  # noqa: PLC0415
+    from callgate.wiring.sharing import Sharing  # lazy: most homes share nothing  # noqa: PLC0415
 
-    return HeadPublisher(log, audit, shared.home.id)
+    return Sharing(home, shared, log, audit)
 
 
 def audit_log(home: Home, settings: Settings, shared: SharedStore | None = None) -> AuditLog:

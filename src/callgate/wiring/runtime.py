@@ -13,7 +13,6 @@ from callgate.config.policies import PolicyBook, reload_event
 from callgate.config.schema import Settings
 from callgate.core.commands import Launcher
 from callgate.core.sessions import Mode, Root, Session
-from callgate.core.task_sets import TaskSet
 from callgate.core.tools import ToolFactory
 from callgate.dispatch.commands.sandboxes import Enclosure, Sandbox
 from callgate.dispatch.dispatcher import ToolDispatcher
@@ -30,10 +29,8 @@ from callgate.wiring.components import (
     find_shared_store,
     make_dispatcher,
     make_packs,
-    publish_heads,
-    read_mirror,
+    make_sharing,
     session_log,
-    share_artifacts,
     surroundings,
 )
 
@@ -67,10 +64,9 @@ class Wired:
         self.bus = Bus()
         settings = self.policies.settings
         self.shared = find_shared_store(home, settings)
-        """The store that other homes use too; None: the home has its own."""
         self._audit = audit_log(home, settings, self.shared) if audit else None
         self.log, self.recovery = session_log(home, self._audit, self.shared)
-        self._heads = publish_heads(self.log, self._audit, self.shared)
+        self.sharing = make_sharing(home, self.shared, self.log, self._audit)
         self.sandbox = Sandbox(surroundings(home, settings))
         self.hosts: HostedTools | None = None
         """Those of the settings, once they were added."""
@@ -79,7 +75,6 @@ class Wired:
         self._isolates: Isolates | None = None
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._agents: list[Agent] = []
-        self._saving = TaskSet(_log, "an answer could not be saved")
         self.notices: list[str] = []
         """What the user should know: new hosts, and packages and hosts that provide no tools."""
         self.dispatcher = make_dispatcher(
@@ -91,15 +86,13 @@ class Wired:
             log=self.log,
             audit=self._audit,
             dispatcher=dispatcher,
-            saving=None if self.shared is None else self._saving,
+            saving=None if self.sharing is None else self.sharing.saving,
         )
         self._disable_tools()
         conversations = Conversations(self.log, self.bus, self.roots)
         self.runtime = Runtime(self.dispatcher, self.bus, conversations, self.settings_state)
-        if self.shared is not None:
-            share_artifacts(home, self.log, self.runtime)
-        self.mirror = None if self.shared is None else read_mirror(home, self.shared, self.policies)
-        """Rules, trust and pins of that store, as files of the home."""
+        if self.sharing is not None:
+            self.sharing.begin(self.runtime, self.policies)
 
     def register(self, factory: ToolFactory) -> None:
         """Register a tool. A sync function runs in a process of its own, where it can be."""
@@ -214,16 +207,6 @@ class Wired:
         disabled = self.settings.tools.disable
         self.dispatcher.registry.disable_only(disabled, "disabled in settings")
 
-    async def follow_mirror(self) -> None:
-        """Keep the files of the mirror as the store has them. For a runtime that lives on; never
-        returns, unless the home has a store of its own."""
-        if self.mirror is not None:
-            await self.mirror.follow(self.log.store, self._mirrored)
-
-    def _mirrored(self) -> None:
-        self.policies.withhold(None)
-        self.policies.refresh()
-
     def session(
         self, workspace: str, mode: Mode | None = None, tags: frozenset[str] = frozenset()
     ) -> Session:
@@ -259,9 +242,8 @@ class Wired:
         for close in self._closers:
             await close()
         self.sandbox.close()
-        await self._saving.wait()
-        if self._heads is not None:
-            await self._heads.close()
+        if self.sharing is not None:
+            await self.sharing.close()
         await self.log.close()
         if self._audit is not None:
             self._audit.close(is_stored=self.log.is_settled)

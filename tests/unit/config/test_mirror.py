@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from callgate import Answer, Gate, Outcome, Scope, tool
+from callgate import Answer, Gate, Outcome, Scope, ToolErrorClass, tool
 from callgate.config import mirror as mirrors
 from callgate.config.home import Home
 from callgate.config.load import load_user
@@ -27,7 +27,8 @@ from callgate.core.ops import PutEntry
 from callgate.sources.pins import PinDoubt, Pinned
 from callgate.storage.sqlite.store import SqliteStore
 from tests.unit.cli.running import callgate
-from tests.unit.sessions.sites import Site
+from tests.unit.sessions.sites import LIVES, Site
+from tests.unit.storage.processes import child
 
 DENY = {"decision": "deny", "tool": "mark"}
 
@@ -58,7 +59,8 @@ def rules_in(home: Home) -> list[dict[str, Any]]:
 async def server(site: Site, home: Path) -> AsyncIterator[Gate]:
     """A gate that follows the shared store, as an instance does."""
     async with site.gate(home) as gate:
-        following = asyncio.create_task(gate._wired.follow_mirror())
+        assert gate._wired.sharing is not None
+        following = asyncio.create_task(gate._wired.sharing.follow())
         try:
             yield gate
         finally:
@@ -86,8 +88,30 @@ async def test_a_deny_rule_saved_at_one_server_counts_at_the_other_at_once(site:
         assert min(delays) < 0.1, "within a tenth of a second"
         refused = await other.call("mark", {"n": 1})
         assert refused.error is not None
-        assert refused.error.reason == "rule" or not refused.ok
+        assert refused.error.error_class is ToolErrorClass.PERMISSION_DENIED
     assert (a / "rules.toml").read_text() == (b / "rules.toml").read_text()
+
+
+async def test_servers_that_are_processes_of_their_own_refuse_what_another_denies(site: Site) -> None:
+    a, b = site.homes
+    async with child("follow", a, site.ws, module=LIVES) as one, child("follow", b, site.ws, module=LIVES) as two:
+        for each in (one, two):
+            assert await each.hear() == {"ready": True}
+            each.tell("call")
+            assert await each.hear() == {"ok": True, "error": None}
+        await asyncio.to_thread(save_rule, Home(str(a)), DENY)
+        await until(lambda: rules_in(Home(str(b))) == [DENY])
+        for each in (one, two):
+            each.tell("call")
+            assert await each.hear() == {"ok": False, "error": "permission_denied"}
+        one.process.kill()  # whatever one does, the other goes on
+        kept = site.path / "none.toml"
+        kept.write_text("")
+        words = ("policy", "import", "--replace", str(kept))
+        assert callgate(*words, cwd=site.ws, env={"CALLGATE_HOME": str(a)}).code == 0
+        await until(lambda: rules_in(Home(str(b))) == [])
+        two.tell("call")
+        assert await two.hear() == {"ok": True, "error": None}
 
 
 async def test_an_answer_for_good_is_shared(site: Site) -> None:

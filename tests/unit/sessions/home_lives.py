@@ -63,7 +63,20 @@ async def recover(home: str, workspace: str) -> None:
         say(looked=True)
 
 
+async def follow(home: str, workspace: str) -> None:
+    """Follow the shared store as a server does; for each line on stdin, call a tool once."""
+    async with Gate(workspace=workspace, tools=[mark], home=home, mode="write") as gate:
+        assert gate._wired.sharing is not None
+        following = asyncio.create_task(gate._wired.sharing.follow())
+        say(ready=True)
+        while await asyncio.to_thread(sys.stdin.readline):
+            result = await gate.call("mark", {"n": 0})
+            say(ok=result.ok, error=None if result.error is None else result.error.error_class)
+        following.cancel()
+
+
 ROLES: dict[str, Any] = {
+    "follow": follow,
     "answered": answer_and_die,
     "finished": finish_and_die,
     "writing": write_and_hang,

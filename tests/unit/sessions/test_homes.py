@@ -220,3 +220,11 @@ async def test_a_grant_given_at_one_server_counts_at_the_owner_and_after_a_takeo
         assert (await taken.call("mark", {"n": 2})).ok, "and nobody where it goes on"
         (grant,) = await (await taken._wired.log.store()).grants(gate.session.id)
         assert (grant.tool, grant.principal) == ("mark", "ann")
+
+
+async def test_homes_that_start_at_once_have_one_key_for_their_logs(site: Site) -> None:
+    a, b = site.homes
+    async with site.gate(a) as one, site.gate(b) as two:
+        for gate in (one, two):
+            assert (await gate.call("mark", {"n": 0})).ok
+    assert (a / "audit.key").read_bytes() == (b / "audit.key").read_bytes()

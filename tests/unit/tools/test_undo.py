@@ -510,4 +510,4 @@ async def test_a_rule_about_a_path_holds_for_an_undo(world: World) -> None:
 
 def keep_changes(bench: Bench, history: History) -> None:
     book = Rulebook(Policy(), None)
-    bench.dispatcher._files = CallFiles(lambda workspace: book, history=lambda: history)
+    bench.dispatcher.files = CallFiles(lambda workspace: book, history=lambda: history)
