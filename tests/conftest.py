@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -58,6 +59,15 @@ def pytest_collection_finish() -> None:
     """Thousands of collected tests stay to the end: nobody need look through them for garbage."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Any]:
+    """A PostgreSQL of this test process, to be left as it was: each test has a schema of its own."""
+    from tests import postgres
+
+    with postgres.running() as cluster:
+        yield cluster
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,8 @@ import pytest
 
 from callgate.storage.postgres.store import PostgresStore
 from callgate.storage.sqlite.store import SqliteStore
-from tests import postgres
 from tests.contract.stores import World
 from tests.memory_store import MemoryStore, Tables
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[postgres.Cluster]:
-    with postgres.running() as cluster:
-        yield cluster
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])

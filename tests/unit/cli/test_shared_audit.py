@@ -10,7 +10,6 @@ import pytest
 
 from callgate.audit.heads import KIND, read_heads
 from callgate.audit.records import line_hash
-from callgate.storage.sqlite.store import SqliteStore
 from tests.unit.cli.running import callgate
 from tests.unit.sessions.sites import Site
 
@@ -100,7 +99,7 @@ async def test_a_log_whose_oldest_files_were_dropped_is_whole(site: Site) -> Non
         settings.write("[audit]\nmax_bytes = 4096\nkeep = 1\n")
     for _ in range(6):
         await calls_in(site, a, count=10)
-    async with await SqliteStore.open(str(site.store_path)) as store:
+    async with site.store() as store:
         heads = read_heads(await store.entries(KIND))
     assert len(heads) == 6
     ends = [each["chain"] for each in map(json.loads, log_of(a).read_text().splitlines())]

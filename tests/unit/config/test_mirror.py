@@ -25,7 +25,6 @@ from callgate.config.stores import configured_store
 from callgate.config.trust import distrust, is_trusted, trust
 from callgate.core.ops import PutEntry
 from callgate.sources.pins import PinDoubt, Pinned
-from callgate.storage.sqlite.store import SqliteStore
 from tests.unit.cli.running import callgate
 from tests.unit.sessions.sites import LIVES, Site
 from tests.unit.storage.processes import child
@@ -193,7 +192,7 @@ def test_a_pin_that_was_changed_in_the_files_is_as_the_store_has_it_again(homes:
 
 async def test_a_pin_that_cannot_be_read_is_doubted_and_not_new(site: Site, homes: tuple[Home, Home]) -> None:
     a, _ = homes
-    async with await SqliteStore.open(str(site.store_path)) as store:
+    async with site.store() as store:
         await store.commit(PutEntry(kind="pin_hosts", name="h", value="[]"))
         await store.commit(PutEntry(kind="pin_hosts", name="../../settings", value='{"at":"","pinned":{}}'))
     assert await asyncio.to_thread(mirror_of(a).refresh_now)
@@ -268,7 +267,7 @@ def test_a_home_without_a_shared_store_imports_and_exports_its_own_rules(tmp_pat
 
 async def test_a_rule_that_this_version_cannot_read_refuses_effects(site: Site) -> None:
     a, _ = site.homes
-    async with await SqliteStore.open(str(site.store_path)) as store:
+    async with site.store() as store:
         await store.commit(PutEntry(kind=RULE, name="01", value='{"new":"shape"}'))
     async with site.gate(a) as gate:
         refused = await gate.call("mark", {"n": 1})
@@ -305,7 +304,7 @@ async def test_processes_that_write_the_files_at_once_end_with_the_newest(site: 
         assert await asyncio.to_thread(mirror_of(home).refresh_now)
         assert {rule["tool"] for rule in rules_in(home)} == {f"t{n}" for n in range(12)}
         assert mirror_of(home).edited() == [], "what another process wrote is no edit by hand"
-    async with await SqliteStore.open(str(site.store_path)) as store:
+    async with site.store() as store:
         assert [json.loads(each.value) for each in await store.entries(TRUST)] == [{}]
 
 

@@ -7,19 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
-import pytest
 
 from tests import postgres
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[postgres.Cluster]:
-    with postgres.running() as cluster:
-        yield cluster
 
 
 def test_a_server_that_others_took_for_dead_ends_and_says_why(cluster: postgres.Cluster, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from callgate import Gate
 from callgate.audit.reading import newest_first
 from callgate.audit.records import CallRecord
 from callgate.core.events import TERMINAL, Event
+from callgate.storage.postgres.location import PostgresLocation
+from callgate.storage.postgres.store import PostgresStore
 from callgate.storage.sqlite.store import SqliteStore
 from tests.unit.gate.lives import mark, think
 from tests.unit.storage.processes import child
@@ -20,11 +22,12 @@ LIVES = "tests.unit.sessions.home_lives"
 
 
 class Site:
-    """Homes that share nothing but a store in a directory of its own."""
+    """Homes that share nothing but a store: in a directory of its own, or a schema of a database."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, location: PostgresLocation | None = None) -> None:
         self.path = path
         self.store_path = path / "store"
+        self.location = location
         self.ws = path / "ws"
         self.ws.mkdir()
         self.homes = [self.home(name) for name in ("a", "b")]
@@ -32,7 +35,10 @@ class Site:
     def home(self, name: str, lost_after_minutes: float = 15) -> Path:
         home = self.path / name
         home.mkdir(mode=0o700, exist_ok=True)
-        settings = f'[store]\nurl = "sqlite://{self.store_path}"\nlost_after_minutes = {lost_after_minutes}\n'
+        url = f"sqlite://{self.store_path}" if self.location is None else self.location.url
+        settings = f'[store]\nurl = "{url}"\nlost_after_minutes = {lost_after_minutes}\n'
+        if self.location is not None:
+            settings += f'schema = "{self.location.schema}"\n'
         (home / "settings.toml").write_text(settings)
         return home
 
@@ -43,12 +49,22 @@ class Site:
             await gate._wired.log.store()
             yield gate
 
+    async def open_store(self) -> SqliteStore | PostgresStore:
+        if self.location is not None:
+            return await PostgresStore.open(self.location)
+        return await SqliteStore.open(str(self.store_path))
+
+    @asynccontextmanager
+    async def store(self) -> AsyncIterator[SqliteStore | PostgresStore]:
+        async with await self.open_store() as store:
+            yield store
+
     async def look(self, home: Path) -> None:
         async with self.gate(home):
             pass
 
     async def events(self, session: str) -> list[Event]:
-        async with await SqliteStore.open(str(self.store_path)) as store:
+        async with self.store() as store:
             return list(await store.read_events(session))
 
     async def ends(self, session: str) -> list[tuple[str, str | None]]:

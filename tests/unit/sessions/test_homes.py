@@ -15,16 +15,17 @@ from callgate.audit.verify import verify
 from callgate.core.events import CALLED, COMPLETED, FAILED, TERMINAL
 from callgate.core.ids import home_of, owner_id
 from callgate.sessions.homes import GONE, HOME, HomeIdentity, declare_home, lost_owners
-from callgate.storage.sqlite.store import SqliteStore
 from tests.memory_store import MemoryStore, Tables
 from tests.unit.gate.lives import mark
 from tests.unit.sessions.sites import LIVES, Site
 from tests.unit.storage.processes import Child, all_events, child, kill_again_and_again
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
+@pytest.fixture(params=["sqlite", "postgres"])
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
+    if request.param == "sqlite":
+        return Site(tmp_path)
+    return Site(tmp_path, request.getfixturevalue("cluster").location())
 
 
 INTERRUPTED = (FAILED, "interrupted")
@@ -70,7 +71,7 @@ async def test_a_call_that_only_the_log_of_a_dead_server_knows_ended_is_not_clos
     assert await site.ends(said["session"]) == [(COMPLETED, None)]
     await site.look(b)
     assert [line.call_id for home in (a, b) for line in site.lines(home)] == [said["call"]]
-    async with await SqliteStore.open(str(site.store_path)) as store:
+    async with site.store() as store:
         assert [*await store.cut_sessions(), *await store.outbox(), *await store.entries(GONE)] == []
 
 
@@ -106,7 +107,7 @@ async def test_a_home_that_lives_is_waited_for(site: Site) -> None:
     said = await site.die("answered", a)
     async with child("recover", a, site.ws, module=LIVES) as server:
         await server.hear()
-        tables = await SqliteStore.open(str(site.store_path))
+        tables = await site.open_store()
         async with tables as store:
             identity = HomeIdentity(id=(a / "home.id").read_text().strip())
             await declare_home(store, identity)  # as a server of that home does
@@ -124,11 +125,11 @@ async def test_the_line_of_an_answered_call_is_not_written_by_another_server(sit
     await site.look(b)
     assert site.lines(b) == []
     assert [line.call_id for line in site.lines(a)] == [said["call"]]
-    async with await SqliteStore.open(str(site.store_path)) as store:
+    async with site.store() as store:
         assert [each.call_id for each in await store.outbox()] == [said["call"]], "its home looks for its line"
     await site.look(a)
     assert len(site.lines(a)) == 1
-    async with await SqliteStore.open(str(site.store_path)) as store:
+    async with site.store() as store:
         assert list(await store.outbox()) == []
 
 
@@ -150,7 +151,7 @@ async def test_of_two_servers_that_recover_at_once_each_record_gets_one_line(sit
             await each.hear()
     lines = Counter(line.call_id for home in homes for line in site.lines(home))
     assert lines == lost
-    async with await SqliteStore.open(str(site.store_path)) as store:
+    async with site.store() as store:
         assert list(await store.outbox()) == []
 
 
@@ -163,7 +164,7 @@ async def test_after_kills_in_two_homes_each_call_has_one_end_and_one_line(site:
     )
     for home in (*site.homes, *site.homes):
         await site.look(home)
-    async with await SqliteStore.open(str(site.store_path)) as store:
+    async with site.store() as store:
         events = [event for some in (await all_events(store)).values() for event in some]
         assert [*await store.outbox(), *await store.cut_sessions(), *await store.open_calls()] == []
     lines = Counter(line.call_id for home in site.homes for line in site.lines(home))
