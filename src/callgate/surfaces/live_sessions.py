@@ -99,6 +99,11 @@ class LiveSessions:
         if self.find(session.id) is None:
             self._tasks.start(self._runtime.close_session(session))
 
+    @property
+    def count(self) -> int:
+        """How many are served."""
+        return self._turns.served_count
+
     def find(self, id: str) -> Session | None:
         return self._turns.served(id)
 
@@ -203,16 +208,22 @@ class LiveSessions:
         return running is not None and turn in (None, running.id) and running.cancel()
 
     async def close(self, id: str) -> None:
-        """Stop its turn and calls and let go of it. One that nobody has is closed already.
+        """Stop its turn and calls and let go of it. One that nobody has is closed already, one
+        whose process is gone is taken over first.
 
         `SessionNotFound`, or `SessionLocked` while another has it."""
         session = await self._turns.withdraw(id)
         if session is None:
             store = await self._runtime.store()
             owner = (await store.get_session(id)).owner
-            if owner is not None:
+            if owner is None:
+                return
+            if await store.alive(owner):
                 raise SessionLocked(id, owner)
-            return
+            await self.take(id)  # what a process that is gone has left in it ends
+            session = await self._turns.withdraw(id)
+            if session is None:  # another was quicker to close it
+                return
         for agent in self._agents.values():
             agent.forget(id)
         await self._runtime.close_session(session, Stop.CANCEL)

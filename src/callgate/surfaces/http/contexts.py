@@ -9,6 +9,8 @@ from callgate.runtime import Runtime
 from callgate.surfaces.http.access import Access
 from callgate.surfaces.http.addresses import Names
 from callgate.surfaces.http.dependencies import Hosting, Served
+from callgate.surfaces.http.servers.carrying import Carrier
+from callgate.surfaces.http.servers.directory import Servers
 from callgate.surfaces.http.stream.fanout import Fanout
 from callgate.surfaces.live_sessions import LiveSessions
 from callgate.workspace.undo.history import History
@@ -27,3 +29,6 @@ class Context(NamedTuple):
     hosts: Hosting | None
     history: History
     skills: Callable[[], Skills] | None = None
+    servers: Servers | None = None
+    """This server among those that share the store; None: it is not announced."""
+    carrier: Carrier | None = None

@@ -14,6 +14,7 @@ from callgate.surfaces.http.dependencies import Dependencies
 from callgate.surfaces.http.mcp_endpoint import McpEndpoint
 from callgate.surfaces.http.routes import saved_rules, undo
 from callgate.surfaces.http.server import HttpServer
+from callgate.surfaces.http.servers.carrying import Carrier
 from callgate.surfaces.http.stream.fanout import Fanout
 from callgate.surfaces.live_sessions import LiveSessions
 from callgate.workspace.undo.history import History
@@ -52,6 +53,8 @@ class Serving:
             hosts=dependencies.hosts,
             history=history,
             skills=dependencies.skills,
+            servers=dependencies.servers,
+            carrier=None if dependencies.servers is None else Carrier(dependencies.servers),
         )
         self._mcp = McpEndpoint(self.context)
         application = make_application(self.context, mcp=self._mcp, **dependencies.options)
@@ -68,3 +71,5 @@ class Serving:
         await self._mcp.close()
         await self._server.close()
         self.context.fanout.close()
+        if self.context.carrier is not None:
+            await self.context.carrier.close()

@@ -25,7 +25,7 @@ from callgate.surfaces.http.access import Visitor
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.guard import VISITOR
 from callgate.surfaces.http.problems import Problem, bad_request, not_found, problem_of
-from callgate.surfaces.http.routes.rows import open_rows
+from callgate.surfaces.http.routes.in_flight import open_calls
 from callgate.surfaces.http.routes.values import CallRow
 from callgate.surfaces.http.stream import frames
 from callgate.surfaces.http.stream.fanout import Kind
@@ -169,6 +169,9 @@ class _Connection:
             if frame.confirmer:
                 attached = self._context.runtime.attach(None, session)
                 subscribed.attached.enter_context(attached)
+                if self._context.servers is not None:
+                    subscribed.attached.enter_context(self._context.servers.present(session))
+                    await self._context.servers.told()
             kind = Kind.of(frame.id, session, frame.wanted)
             subscription = Subscription(kind, self._websocket, self._context.fanout, store)
             subscribed.attached.callback(subscription.quit)
@@ -195,7 +198,7 @@ class _Connection:
             raise _too_large()
         self._websocket.put(frames.frame("subscribe_ack", id=frame.id, last=last))
         if frame.snapshot:
-            calls = open_rows(snapshot.calls, self._context.runtime.in_flight(), session)
+            calls = await open_calls(self._context, snapshot.calls, session)
             self._websocket.put(_snapshot(frame.id, session, snapshot, calls))
         await subscription.follow_session(session, since, last)
 
@@ -217,7 +220,7 @@ class _Connection:
         )
         if frame.snapshot:
             confirmations = await self._context.runtime.open_confirmations()
-            calls = open_rows(await store.open_calls(), self._context.runtime.in_flight())
+            calls = await open_calls(self._context, await store.open_calls())
             self._websocket.put(
                 frames.frame(
                     "snapshot", id=frame.id, session=None, confirmations=confirmations, calls=calls

@@ -14,6 +14,7 @@ from callgate.core.messages import Message
 from callgate.core.sessions import Mode
 from callgate.core.stored import StoredSession
 from callgate.core.stores import Store
+from callgate.surfaces.http import owners
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import forbidden, not_found
@@ -227,8 +228,17 @@ OPERATIONS = (
         Session,
         body=Changes,
         errors=(403, 404, 409, 503),
+        owner=owners.of_session_in_path,
     ),
-    Operation("DELETE", _ONE, "Close a session.", close_session, Closed, errors=(404, 409)),
+    Operation(
+        "DELETE",
+        _ONE,
+        "Close a session.",
+        close_session,
+        Closed,
+        errors=(404, 409, 503),
+        owner=owners.of_session_in_path,
+    ),
     Operation(
         "GET",
         f"{_ONE}/messages",

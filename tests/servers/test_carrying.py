@@ -1,0 +1,121 @@
+"""A request for a session that another server owns is answered as if it had been sent there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.servers.clusters import Cluster, until
+
+
+async def test_a_call_in_a_session_of_another_server_runs_there(cluster: Cluster) -> None:
+    a, b = cluster.start(), cluster.start()
+    session = await a.client().session()
+    result = await b.client().call("show", session, what="from afar")
+    assert (result["ok"], result["value"]) == (True, f"from afar {a.pid}")
+    assert (await a.client().call("show", session, what="near"))["value"] == f"near {a.pid}"
+
+
+async def test_events_of_a_carried_call_are_streamed_as_they_happen(cluster: Cluster) -> None:
+    a, b = cluster.start(), cluster.start()
+    session = await a.client().session(mode="write")
+    body = {"tool": "hold", "arguments": {"name": "x"}, "session": session}
+    accept = {"accept": "text/event-stream"}
+    async with b.client().http.stream("POST", "/v1/calls", json=body, headers=accept) as response:
+        assert response.headers["content-type"] == "text/event-stream"
+        lines = response.aiter_lines()
+        seen = [line async for line in until_line(lines, "tool.called")]
+        assert seen, "it was told before the call ended"
+        cluster.go()
+        rest = [line async for line in lines]
+    result = json.loads(rest[rest.index("event: result") + 1].removeprefix("data: "))
+    assert (result["ok"], result["value"]) == (True, "x")
+    assert cluster.done_by(a) == ["begin x", "end x"]
+
+
+async def until_line(lines: Any, text: str) -> Any:
+    async for line in lines:
+        yield line
+        if text in line:
+            return
+
+
+async def test_a_caller_who_leaves_takes_its_carried_call_along(cluster: Cluster) -> None:
+    a, b = cluster.start(), cluster.start()
+    session = await a.client().session(mode="write")
+    calling = asyncio.create_task(b.client().call("hold", session, name="x"))
+    await cluster.until_done("begin x")
+    calling.cancel()
+    await asyncio.wait({calling})
+    await cluster.until_done("cancelled x")
+    assert cluster.done_by(a) == ["begin x", "cancelled x"]
+
+
+async def test_a_session_is_changed_and_closed_from_any_server(cluster: Cluster) -> None:
+    a, b = cluster.start(), cluster.start()
+    session = await a.client().session()
+    path = f"/v1/sessions/{session}"
+    changed = await b.client().http.patch(path, json={"mode": "read", "title": "Renamed"})
+    assert (changed.status_code, changed.json()["mode"], changed.json()["title"]) == (200, "read", "Renamed")
+    assert (await a.client().get(path))["mode"] == "read"
+    refused = await a.client().call("put", session, what="x")
+    assert (refused["ok"], refused["error"]["reason"]) == (False, "mode_read")
+    closed = await b.client().http.delete(path)
+    assert (closed.status_code, closed.json()) == (200, {"closed": True})
+    assert (await a.client().get(path))["owned"] is False
+
+
+@pytest.mark.parametrize("tool", ["hold", "wait"])
+async def test_a_call_is_cancelled_from_any_server(cluster: Cluster, tool: str) -> None:
+    a, b = cluster.start(), cluster.start()
+    session = await a.client().session(mode="write")
+    calling = asyncio.create_task(a.client().call(tool, session, name="x"))
+    await cluster.until_done("begin x")
+    (row,) = (await b.client().get("/v1/calls", state="running"))["calls"]
+    assert (row["tool"], row["session_id"]) == (tool, session)
+    answer = await b.client().http.delete(f"/v1/calls/{row['id']}")
+    assert (answer.status_code, answer.json()) == (200, {"cancelled": True})
+    assert (await calling)["error"]["class"] == "cancelled"
+    again = await b.client().http.delete(f"/v1/calls/{row['id']}")
+    assert (again.status_code, again.json()) == (200, {"cancelled": False})
+    unknown = await b.client().http.delete("/v1/calls/tu_00000000000000000000000000")
+    assert unknown.status_code == 404
+
+
+async def test_who_asks_is_recorded_by_the_owner_as_its_own_server_found_them(cluster: Cluster) -> None:
+    a, b = cluster.start(), cluster.start()
+    session = await a.client().session()
+    body = {"tool": "show", "arguments": {"what": "x"}, "session": session}
+    answer = await b.client().http.post("/v1/calls", json=body, headers={"user-agent": "the-true-caller/1"})
+    call = answer.json()["call_id"]
+    for server in (a, b):
+        row = await server.client().get(f"/v1/calls/{call}")
+        assert (row["client"], row["caller"]) == ("the-true-caller/1", "http")
+
+
+async def test_a_session_of_a_process_that_is_no_server_stays_locked(cluster: Cluster) -> None:
+    a = cluster.start()
+    answer = await a.client().post("/v1/calls", tool="show", arguments={}, session="sess_nobody")
+    assert answer.status_code == 404
+
+
+async def test_calls_sent_to_both_servers_at_once_keep_the_cap_of_their_session(cluster: Cluster) -> None:
+    cluster.settings("[limits]\nconcurrency = 3\n")
+    a, b = cluster.start(), cluster.start()
+    session = await a.client().session(mode="write")
+    names = [f"n{number}" for number in range(10)]
+    calls = [
+        asyncio.create_task((a, b)[number % 2].client().call("hold", session, name=name))
+        for number, name in enumerate(names)
+    ]
+    await until(lambda: len(cluster.done()) >= 3)
+    cluster.go()
+    assert sorted([(await each)["value"] for each in calls]) == sorted(names)
+    running = most = 0
+    for line in cluster.done():
+        running += 1 if " begin " in line else -1
+        most = max(most, running)
+    assert (most, len(cluster.done_by(a))) == (3, 20)
