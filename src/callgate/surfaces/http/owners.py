@@ -15,10 +15,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import quote
 
 from callgate.core.errors import ToolErrorClass
 from callgate.core.stored import CallState
-from callgate.core.stores import ConfirmationNotFound, SessionLocked, SessionNotFound
+from callgate.core.stores import (
+    ConfirmationNotFound,
+    SessionLocked,
+    SessionNotFound,
+    StoreError,
+)
 from callgate.core.task_sets import start_task
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.disconnects import while_connected
@@ -124,6 +130,25 @@ async def _wait_for_leave(request: Request) -> None:
 
 async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
     return await anext(pieces, None)
+
+
+async def cancel_turn_elsewhere(context: Context, session: str, turn: str | None) -> bool:
+    """Have the owner of a session cancel its turn, or just that one; whether it does."""
+    if context.carrier is None:
+        return False
+    try:
+        server = await server_of_session(context, session)
+        if server is None:
+            return False
+        store = await context.runtime.store()
+        turn = turn or (await store.get_session(session)).turn_id
+        if turn is None:
+            return False
+        target = f"/v1/sessions/{quote(session, safe='')}/turns/{quote(turn, safe='')}"
+        answer = await context.carrier.carry(server, Outgoing("DELETE", target))
+    except (Moved, Unsent, Lost, Problem, StoreError):
+        return False
+    return isinstance(answer, HttpResponse) and b'"cancelled":true' in answer.body
 
 
 # What routes are bound to.

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from callgate.core.errors import ToolErrorClass
+from callgate.core.task_sets import start_task
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.operations import Operation, Request
-from callgate.surfaces.http.problems import Problem
+from callgate.surfaces.http.problems import Problem, forbidden, not_found
+from callgate.surfaces.http.responses import Streamed
 from callgate.surfaces.http.routes.rows import open_rows
 from callgate.surfaces.http.routes.values import CallRow, Input, Value
 from callgate.surfaces.http.servers.directory import Servers
@@ -17,6 +23,7 @@ from callgate.surfaces.http.servers.listing import (
     list_others,
     listed,
 )
+from callgate.surfaces.http.stream.delta_streams import DeltaStream
 
 
 class ServerList(Value, frozen=True, kw_only=True):
@@ -29,6 +36,19 @@ class CallsQuery(Input, frozen=True, kw_only=True):
 
 class RunningCalls(Value, frozen=True, kw_only=True):
     calls: list[CallRow]
+
+
+class DeltaFilter(Input, frozen=True, kw_only=True):
+    sessions: list[str] | None
+    """None: all."""
+
+
+class NewDeltaStream(DeltaFilter, frozen=True, kw_only=True):
+    id: Annotated[str, Meta(min_length=16, max_length=64)]
+
+
+class Changed(Value, frozen=True, kw_only=True):
+    changed: Literal[True] = True
 
 
 async def get_server(context: Context, request: Request) -> ServerState:
@@ -61,6 +81,46 @@ async def list_running(context: Context, request: Request) -> RunningCalls:
     return RunningCalls(calls=open_rows((), context.runtime.in_flight(), query.session))
 
 
+async def open_deltas(context: Context, request: Request) -> Streamed:
+    """What is not kept, of the sessions that clients of another server watch."""
+    if not request.carried:
+        raise forbidden("Only another server reads this.", "carried")
+    body: NewDeltaStream = request.body
+    stream = DeltaStream(context.runtime, _filter(body.sessions))
+    context.delta_streams[body.id] = stream
+    return Streamed(_deltas(context, request, body.id, stream), "application/x-ndjson")
+
+
+async def _deltas(
+    context: Context, request: Request, id: str, stream: DeltaStream
+) -> AsyncIterator[bytes]:
+    async def end_with_client() -> None:
+        await request.disconnected()
+        stream.close()
+
+    leaving = start_task(end_with_client())
+    try:
+        async for line in stream.lines():
+            yield line
+    finally:
+        leaving.cancel()
+        stream.close()
+        context.delta_streams.pop(id, None)
+
+
+async def change_deltas(context: Context, request: Request) -> Changed:
+    body: DeltaFilter = request.body
+    stream = context.delta_streams.get(request.path["id"])
+    if stream is None or not request.carried:
+        raise not_found("stream")
+    stream.sessions = _filter(body.sessions)
+    return Changed()
+
+
+def _filter(sessions: list[str] | None) -> frozenset[str] | None:
+    return None if sessions is None else frozenset(sessions)
+
+
 def _servers(context: Context) -> Servers:
     if context.servers is None:
         message = "This instance is not announced to others."
@@ -85,5 +145,23 @@ OPERATIONS = (
         list_running,
         RunningCalls,
         query=CallsQuery,
+    ),
+    Operation(
+        "POST",
+        "/v1/server/deltas",
+        "For another server: what is not kept, line by line.",
+        open_deltas,
+        None,
+        body=NewDeltaStream,
+        errors=(403,),
+    ),
+    Operation(
+        "POST",
+        "/v1/server/deltas/{id}",
+        "For another server: of which sessions.",
+        change_deltas,
+        Changed,
+        body=DeltaFilter,
+        errors=(404,),
     ),
 )
