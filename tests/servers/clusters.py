@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,8 @@ from typing import Any
 from tests.unit.surfaces.http.instances import Client
 
 LIMIT_S = 60.0
-GREETING = "Good day to you, and to everyone who watches from afar. " * 6
+GREETING = "Good day to you, and to everyone who watches from afar.\n" * 30
+"""Long enough to be shown while it is being said."""
 
 
 class ServerProcess:
@@ -69,7 +71,8 @@ class Cluster:
     def settings(self, text: str, replies: str = "") -> None:
         """Settings of all servers, and what their model says."""
         script = self.base / "model.toml"
-        script.write_text(replies or f'chunk = 8\ndelay_s = 0.02\n[[replies]]\ntext = "{GREETING}"\n')
+        usual = "chunk = 24\ndelay_s = 0.02\n" + f"[[replies]]\ntext = {json.dumps(GREETING)}\n" * 9
+        script.write_text(replies or usual)
         model = f'model = "played"\n[models.played]\nkind = "scripted"\npath = "{script}"\n'
         (self.home / "settings.toml").write_text(model + text)
 
