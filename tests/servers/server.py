@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from pathlib import Path
 
 import callgate
@@ -61,11 +62,22 @@ async def held(name: str, context: ToolContext) -> str:
 
 async def main(socket: str) -> None:
     async with callgate.serve(
-        [HERE / "ws"], tools=[put, show, hold, wait], socket=socket, http="127.0.0.1:0", label=os.path.basename(socket)
+        [HERE / "ws"],
+        tools=[put, show, hold, wait],
+        socket=socket,
+        http=os.environ.get("SERVERS_HTTP", "127.0.0.1:0"),
+        label=os.path.basename(socket),
     ) as instance:
         print(instance.pid, instance.url, instance.token, flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
 
+def set_clock(ahead_s: float) -> None:
+    """Let the clock of this process be wrong."""
+    right = time.time
+    time.time = lambda: right() + ahead_s
+
+
 if __name__ == "__main__":
+    set_clock(float(os.environ.get("SERVERS_AHEAD", "0")))
     asyncio.run(main(sys.argv[1]))

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from callgate.core.ops import Acquire
+from callgate.storage.sqlite.store import SqliteStore
 from tests.servers.clusters import Cluster, until
+from tests.unit.surfaces.http.instances import Client
 
 
 async def test_a_call_in_a_session_of_another_server_runs_there(cluster: Cluster) -> None:
@@ -98,8 +106,14 @@ async def test_who_asks_is_recorded_by_the_owner_as_its_own_server_found_them(cl
 
 async def test_a_session_of_a_process_that_is_no_server_stays_locked(cluster: Cluster) -> None:
     a = cluster.start()
-    answer = await a.client().post("/v1/calls", tool="show", arguments={}, session="sess_nobody")
-    assert answer.status_code == 404
+    session = await a.client().session()
+    await a.client().http.delete(f"/v1/sessions/{session}")
+    async with await SqliteStore.open(str(cluster.home)) as store:
+        await store.commit(Acquire(session=session, owner=store.owner, at=0.0))
+        answer = await a.client().post("/v1/calls", tool="show", arguments={}, session=session)
+        assert (answer.status_code, answer.json()["error"]["reason"]) == (409, "session_locked")
+    unknown = await a.client().post("/v1/calls", tool="show", arguments={}, session="sess_nobody")
+    assert unknown.status_code == 404
 
 
 async def test_calls_sent_to_both_servers_at_once_keep_the_cap_of_their_session(cluster: Cluster) -> None:
@@ -119,3 +133,59 @@ async def test_calls_sent_to_both_servers_at_once_keep_the_cap_of_their_session(
         running += 1 if " begin " in line else -1
         most = max(most, running)
     assert (most, len(cluster.done_by(a))) == (3, 20)
+
+
+async def test_a_change_is_undone_from_any_server(cluster: Cluster) -> None:
+    a, b = cluster.start(), cluster.start()
+    session = await a.client().session(mode="write")
+    (cluster.ws / "a.txt").write_text("before")
+    written = await b.client().call("write_file", session, path="a.txt", content="after")
+    assert written["ok"], written
+    assert (cluster.ws / "a.txt").read_text() == "after"
+    undone = await b.client().post(f"/v1/sessions/{session}/undo", confirmed=True)
+    assert (undone.status_code, undone.json()["ok"]) == (200, True), undone.text
+    assert (cluster.ws / "a.txt").read_text() == "before"
+
+
+async def test_what_happened_in_a_carried_request_is_read_at_once_at_the_server_that_carried_it(
+    cluster: Cluster,
+) -> None:
+    a, b = cluster.start(), cluster.start()
+    session, client = await a.client().session(mode="write"), b.client()
+    for number in range(5):
+        call = (await client.call("put", session, what=str(number)))["call_id"]
+        events = (await client.get(f"/v1/sessions/{session}/events", after=0))["events"]
+        assert [each["type"] for _, each in events if each["payload"].get("call_id") == call][-1] == "tool.completed"
+
+
+async def test_instances_of_the_command_line_are_servers_too(cluster: Cluster) -> None:
+    (cluster.ws / "a.txt").write_text("hello")
+    with command_line(cluster, "one") as one, command_line(cluster, "two") as two:
+        session = await one.session()
+        assert (await two.call("read_file", session, path="a.txt"))["value"] == "hello"
+        labels = [each["label"] for each in (await two.get("/v1/servers"))["servers"]]
+        assert sorted(labels) == ["one", "two"]
+        assert (await two.get(f"/v1/sessions/{session}"))["server"] == "one"
+        for each in (one, two):
+            await each.http.aclose()
+
+
+@contextmanager
+def command_line(cluster: Cluster, label: str) -> Iterator[Client]:
+    """`callgate serve`, as a person starts it."""
+    socket = str(cluster.base / "run" / label)
+    command = [sys.executable, "-m", "callgate", "serve", "--http", "127.0.0.1:0", "--socket", socket, "--label", label]
+    environment = {**os.environ, "CALLGATE_HOME": str(cluster.home)}
+    with cluster.log.open("a") as log:
+        process = subprocess.Popen(
+            command, cwd=cluster.ws, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+    assert process.stdout is not None
+    try:
+        lines = [process.stdout.readline() for _ in range(2)]
+        port = int(lines[1].split()[3].rstrip(":").rpartition(":")[2])
+        yield Client(port, (cluster.home / "run" / f"{process.pid}.token").read_text().strip())
+    finally:
+        process.terminate()
+        process.wait(60)
+        process.stdout.close()

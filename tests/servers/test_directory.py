@@ -6,11 +6,15 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 from callgate.storage.sqlite.store import SqliteStore
+from callgate.surfaces.http.addresses import Address, BadAddress, Names, read_advertised
 from tests.servers.clusters import LIMIT_S, Cluster
 
 
@@ -115,3 +119,52 @@ async def test_the_command_lists_the_servers(cluster: Cluster) -> None:
     ]
     lines = await run()
     assert a.url in lines and b.url in lines
+
+
+async def test_clocks_that_differ_are_warned_of_and_logged(cluster: Cluster) -> None:
+    a, b = cluster.start(), cluster.start(SERVERS_AHEAD="5")
+    found = {each["label"]: each for each in (await a.client().get("/v1/servers"))["servers"]}
+    assert 4 < found["b"]["skew_s"] < 6 and "+5" in found["b"]["warning"]
+    assert found["a"]["warning"] is None
+    assert "differs from ours by" in cluster.log.read_text()
+    session = await a.client().session()
+    assert (await b.client().call("show", session, what="x"))["value"] == f"x {a.pid}", "it works all the same"
+
+
+async def test_clocks_that_differ_too_much_refuse_what_is_carried_and_say_so(cluster: Cluster) -> None:
+    a, b = cluster.start(), cluster.start(SERVERS_AHEAD="100")
+    session = await a.client().session()
+    answer = await b.client().post("/v1/calls", tool="put", arguments={"what": "x"}, session=session)
+    assert (answer.status_code, answer.json()["error"]["reason"]) == (503, "carried_refused")
+    assert "set the clocks of the servers right" in cluster.log.read_text()
+    assert cluster.done() == []
+
+
+async def test_a_server_is_reached_by_the_address_that_its_settings_give(cluster: Cluster) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    cluster.settings(f'[instance]\nadvertise_url = "http://LOCALHOST:{port}/"\n')
+    a = cluster.start(SERVERS_HTTP=f"127.0.0.1:{port}")
+    cluster.settings("")
+    b = cluster.start()
+    session = await a.client().session()
+    found = (await b.client().get("/v1/servers"))["servers"]
+    assert [each["url"] for each in found] == [f"http://localhost:{port}", b.url]
+    assert (await b.client().call("show", session, what="x"))["value"] == f"x {a.pid}"
+
+
+@pytest.mark.parametrize(
+    "url", ["gate-1", "ftp://x", "http://", "http://x:y", "http://u:p@x", "http://x/path", "http://x?y"]
+)
+def test_an_address_that_is_none_is_refused_in_a_sentence(url: str) -> None:
+    with pytest.raises(BadAddress, match="is not a URL by which other servers reach this one"):
+        read_advertised(url)
+
+
+def test_the_advertised_name_is_one_of_ours_and_no_other_is() -> None:
+    names = Names(Address("10.0.0.7", 4177), None, read_advertised("https://Gate-1.Example"))
+    assert names.servers_url == "https://gate-1.example"
+    assert names.is_ours("gate-1.example") and names.is_ours("10.0.0.7:4177")
+    for host in ("gate-1.example:4177", "gate-2.example", "example", "gate-1.example.evil"):
+        assert not names.is_ours(host), host

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from tests.servers.clusters import GREETING, LIMIT_S, Cluster
 from tests.unit.surfaces.http.instances import Watcher
 
-ENDLESS = 'chunk = 4\ndelay_s = 0.05\n[[replies]]\ntext = "' + "go on " * 5_000 + '"\n'
+_LONG = json.dumps("go on, and on\n" * 9_000)
+ENDLESS = "chunk = 30\ndelay_s = 0.02\n" + f"[[replies]]\ntext = {_LONG}\n" * 2
 
 
 async def until_event(watcher: Watcher, type: str) -> list[Any]:
@@ -58,7 +60,7 @@ async def test_deltas_come_of_the_sessions_that_are_watched_and_of_no_other(clus
 
 
 async def test_a_turn_is_cancelled_from_any_server(cluster: Cluster) -> None:
-    cluster.settings("", ENDLESS * 1 + ENDLESS[ENDLESS.index("[[") :])
+    cluster.settings("", ENDLESS)
     a, b = cluster.start(), cluster.start()
     session = await a.client().session()
     async with b.client().stream() as watcher:
