@@ -62,6 +62,18 @@ async def test_a_caller_who_leaves_takes_its_carried_call_along(cluster: Cluster
     assert cluster.done_by(a) == ["begin x", "cancelled x"]
 
 
+async def test_a_caller_who_stops_reading_the_events_takes_its_carried_call_along(cluster: Cluster) -> None:
+    a, b = cluster.start(), cluster.start()
+    session = await a.client().session(mode="write")
+    body = {"tool": "hold", "arguments": {"name": "x"}, "session": session}
+    accept = {"accept": "text/event-stream"}
+    async with b.client().http.stream("POST", "/v1/calls", json=body, headers=accept) as response:
+        assert response.status_code == 200
+        await cluster.until_done("begin x")
+    await cluster.until_done("cancelled x")
+    assert cluster.done_by(a) == ["begin x", "cancelled x"]
+
+
 async def test_a_session_is_changed_and_closed_from_any_server(cluster: Cluster) -> None:
     a, b = cluster.start(), cluster.start()
     session = await a.client().session()
