@@ -101,3 +101,16 @@ async def test_a_server_that_ends_gives_its_sessions_to_whoever_asks(cluster: Cl
     await a.close()
     assert (await b.client().call("show", session, what="x"))["value"] == f"x {b.pid}"
     assert [each["label"] for each in (await b.client().get("/v1/servers"))["servers"]] == ["b"]
+
+
+async def test_an_owner_that_was_taken_for_dead_is_fenced_and_carries_what_it_is_asked(cluster: Cluster) -> None:
+    a, b = cluster.start(), cluster.start()
+    session = await a.client().session(mode="write")
+    for lock in (cluster.home / "run").glob("own_*.lock"):
+        if lock.read_text().strip() == str(a.pid):
+            lock.unlink()  # as a database takes a server for dead that it does not hear
+    assert (await b.client().call("put", session, what="b"))["ok"]
+    late = await a.client().post("/v1/calls", tool="put", arguments={"what": "late"}, session=session)
+    assert late.status_code == 200 and not late.json()["ok"], "its fence is old"
+    assert (await a.client().call("put", session, what="again"))["ok"]
+    assert (cluster.done_by(a), cluster.done_by(b)) == ([], ["put b", "put again"])

@@ -135,6 +135,9 @@ async def test_a_server_refuses_what_is_forged_altered_replayed_or_stale(cluster
     ):
         refused = await send(a, bad, sent)
         assert (refused.status_code, refused.json()["error"]["reason"]) == (401, "carried_refused"), bad
+    unbound = header(target="/v1/login", body_sha256=hash_of(b"{}"))
+    refused = await send(a, unbound, b"{}", "/v1/login")
+    assert refused.status_code == 401, "only what is carried may be asked for so"
     both = await a.client().http.post(
         "/v1/calls", content=body, headers={HEADER: "nonsense", "content-type": "application/json"}
     )

@@ -23,7 +23,7 @@ from callgate.core.content import ToolUseBlock
 from callgate.core.ids import session_id
 from callgate.core.messages import Message
 from callgate.core.sessions import Mode, Root, Session
-from callgate.core.stores import SessionLocked
+from callgate.core.stores import SessionLocked, StoreError
 from callgate.core.task_sets import TaskSet
 from callgate.runtime import Resumed, Runtime, Stop
 from callgate.sessions.session_turn import SessionTurn
@@ -105,7 +105,23 @@ class LiveSessions:
         return self._turns.served_count
 
     def find(self, id: str) -> Session | None:
-        return self._turns.served(id)
+        """A session of ours. One that another process has taken over is let go of."""
+        session = self._turns.served(id)
+        if session is not None and self._runtime.conversations.has_lost(id):
+            self._tasks.start(self._abandon(id))
+            return None
+        return session
+
+    async def _abandon(self, id: str) -> None:
+        _log.warning("session %s was taken over by another process", id)
+        session = self._turns.served(id)
+        if session is None:
+            return
+        try:
+            await self._turns.withdraw(id)
+        except StoreError:  # nothing of ours is written about it any more
+            pass
+        await self._runtime.close_session(session)
 
     async def take(
         self, id: str, workspace: str | None = None, roots: tuple[Root, ...] = ()

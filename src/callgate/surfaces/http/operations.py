@@ -20,6 +20,7 @@ from callgate.core.clients import Client
 from callgate.core.errors import ToolErrorClass
 from callgate.core.stored import LOCAL
 from callgate.protocol import strict_json
+from callgate.protocol.carried_requests import Carried
 from callgate.redaction.texts import redact
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.guard import VISITOR, target_of
@@ -78,6 +79,8 @@ class Operation(NamedTuple):
     """The type of a 409 answer that is no plain error."""
     owner: Callable[[Context, Request], Awaitable[Server | None]] | None = None
     """Finds the other server that has to answer; None: this one may (`owners`)."""
+    for_servers: bool = False
+    """Other servers ask for it themselves."""
 
     @property
     def paths(self) -> list[str]:
@@ -97,8 +100,8 @@ async def read_request(operation: Operation, scope: Scope, receive: Receive) -> 
     visitor = scope.get(VISITOR)
     browser = visitor is not None and visitor.browser
     carried = None if visitor is None else visitor.carried
-    if carried is not None and not carried.covers(raw):
-        raise carried_refused("It was signed for another body.")
+    if carried is not None:
+        _ensure_carriable(operation, carried, raw)
     return Request(
         path=scope.get("path_params", {}),
         query=query,
@@ -112,6 +115,13 @@ async def read_request(operation: Operation, scope: Scope, receive: Receive) -> 
         carried=carried is not None,
         principal=LOCAL if carried is None else carried.principal,
     )
+
+
+def _ensure_carriable(operation: Operation, carried: Carried, raw: bytes) -> None:
+    if operation.owner is None and not operation.for_servers:
+        raise carried_refused("This is not carried.")
+    if not carried.covers(raw):
+        raise carried_refused("It was signed for another body.")
 
 
 def _client(scope: Scope, browser: bool) -> Client:

@@ -137,7 +137,15 @@ OPERATIONS = (
         ServerList,
         errors=(404, 503),
     ),
-    Operation("GET", "/v1/server", "This server.", get_server, ServerState, errors=(404, 503)),
+    Operation(
+        "GET",
+        "/v1/server",
+        "This server.",
+        get_server,
+        ServerState,
+        errors=(404, 503),
+        for_servers=True,
+    ),
     Operation(
         "GET",
         "/v1/server/calls",
@@ -145,6 +153,7 @@ OPERATIONS = (
         list_running,
         RunningCalls,
         query=CallsQuery,
+        for_servers=True,
     ),
     Operation(
         "POST",
@@ -154,6 +163,7 @@ OPERATIONS = (
         None,
         body=NewDeltaStream,
         errors=(403,),
+        for_servers=True,
     ),
     Operation(
         "POST",
@@ -163,5 +173,6 @@ OPERATIONS = (
         Changed,
         body=DeltaFilter,
         errors=(404,),
+        for_servers=True,
     ),
 )
