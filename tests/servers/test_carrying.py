@@ -159,15 +159,15 @@ async def test_a_change_is_undone_from_any_server(cluster: Cluster) -> None:
     assert (cluster.ws / "a.txt").read_text() == "before"
 
 
-async def test_what_happened_in_a_carried_request_is_read_at_once_at_the_server_that_carried_it(
-    cluster: Cluster,
-) -> None:
+@pytest.mark.parametrize("tool", ["put", "show"])
+async def test_what_happened_at_one_server_is_read_at_once_at_another(cluster: Cluster, tool: str) -> None:
     a, b = cluster.start(), cluster.start()
-    session, client = await a.client().session(mode="write"), b.client()
-    for number in range(5):
-        call = (await client.call("put", session, what=str(number)))["call_id"]
-        events = (await client.get(f"/v1/sessions/{session}/events", after=0))["events"]
+    session, near, far = await a.client().session(mode="write"), a.client(), b.client()
+    for number in range(6):
+        call = (await (near, far)[number % 2].call(tool, session, what=str(number)))["call_id"]
+        events = (await far.get(f"/v1/sessions/{session}/events", after=0))["events"]
         assert [each["type"] for _, each in events if each["payload"].get("call_id") == call][-1] == "tool.completed"
+        assert (await far.get(f"/v1/calls/{call}"))["events"][-1]["type"] == "tool.completed"
 
 
 async def test_instances_of_the_command_line_are_servers_too(cluster: Cluster) -> None:

@@ -36,6 +36,8 @@ from callgate.surfaces.http.servers.directory import Server
 
 _PAUSES_S = (0.0, 0.05, 0.2, 0.5)
 """Before each attempt: an owner that has just died is known to be dead a little later."""
+SETTLED = "/v1/server/settled"
+_SETTLE_S = 1.0
 _RETRY_AFTER = (b"retry-after", b"2")
 _REPEATABLE = ("GET", "DELETE")
 """Methods whose requests may be sent again where nobody knows whether they arrived."""
@@ -72,17 +74,13 @@ async def _answer_here(context: Context, operation: Operation, request: Request)
     if not context.servers.is_announced:  # who finds us as an owner has to find our address
         await context.servers.told()
     try:
-        answer = await operation.run(context, request)
+        return await operation.run(context, request)
     except SessionLocked as error:
         if await context.servers.find(error.owner) is None:  # no server, or another part of us
             raise
         if request.carried:
             raise moved() from None
         raise Moved from None
-    if request.carried and not isinstance(answer, Streamed):
-        # The client may ask its own server next, which reads the store.
-        await context.runtime.conversations.flush()
-    return answer
 
 
 async def carry(
@@ -130,6 +128,14 @@ async def _wait_for_leave(request: Request) -> None:
 
 async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
     return await anext(pieces, None)
+
+
+async def settle(context: Context, session: str) -> None:
+    """Have what happened in a session so far in the store, also by the server that owns it; one
+    that does not answer soon is not waited for."""
+    await context.runtime.conversations.flush()
+    if context.carrier is not None and (server := await server_of_session(context, session)):
+        await context.carrier.ask(server, SETTLED, _SETTLE_S)
 
 
 async def cancel_turn_elsewhere(context: Context, session: str, turn: str | None) -> bool:

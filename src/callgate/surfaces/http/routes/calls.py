@@ -195,6 +195,7 @@ async def get_call(context: Context, request: Request) -> CallDetail:
     await context.runtime.conversations.flush()
     store = await context.runtime.store()
     row, question_id = await _row(context, store, id)
+    await owners.settle(context, row.session_id)
     question = closing = None
     if question_id is not None:
         try:

@@ -12,6 +12,7 @@ from callgate.core.errors import ToolErrorClass
 from callgate.core.task_sets import start_task
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.operations import Operation, Request
+from callgate.surfaces.http.owners import SETTLED
 from callgate.surfaces.http.problems import Problem, forbidden, not_found
 from callgate.surfaces.http.responses import Streamed
 from callgate.surfaces.http.routes.rows import open_rows
@@ -36,6 +37,10 @@ class CallsQuery(Input, frozen=True, kw_only=True):
 
 class RunningCalls(Value, frozen=True, kw_only=True):
     calls: list[CallRow]
+
+
+class Settled(Value, frozen=True, kw_only=True):
+    settled: Literal[True] = True
 
 
 class DeltaFilter(Input, frozen=True, kw_only=True):
@@ -79,6 +84,12 @@ async def list_servers(context: Context, request: Request) -> ServerList:
 async def list_running(context: Context, request: Request) -> RunningCalls:
     query: CallsQuery = request.query
     return RunningCalls(calls=open_rows((), context.runtime.in_flight(), query.session))
+
+
+async def get_settled(context: Context, request: Request) -> Settled:
+    """Answers when all that happened here so far is in the store, for who reads it elsewhere."""
+    await context.runtime.conversations.flush()
+    return Settled()
 
 
 async def open_deltas(context: Context, request: Request) -> Streamed:
@@ -153,6 +164,14 @@ OPERATIONS = (
         list_running,
         RunningCalls,
         query=CallsQuery,
+        for_servers=True,
+    ),
+    Operation(
+        "GET",
+        SETTLED,
+        "Answers when what happened in this server is in the store.",
+        get_settled,
+        Settled,
         for_servers=True,
     ),
     Operation(

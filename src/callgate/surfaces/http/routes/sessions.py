@@ -191,7 +191,7 @@ async def close_session(context: Context, request: Request) -> Closed:
 
 async def list_messages(context: Context, request: Request) -> MessageList:
     id = request.path["id"]
-    await context.runtime.conversations.flush()
+    await owners.settle(context, id)
     store = await context.runtime.store()
     found: list[Any] = []
     while page := await store.read_messages(id, len(found)):
@@ -202,7 +202,7 @@ async def list_messages(context: Context, request: Request) -> MessageList:
 async def list_events(context: Context, request: Request) -> EventList:
     query: EventQuery = request.query
     id = request.path["id"]
-    await context.runtime.conversations.flush()
+    await owners.settle(context, id)
     store = await context.runtime.store()
     stored = await store.get_session(id)
     found = await store.read_events(id, query.after, query.limit)
