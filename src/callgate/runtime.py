@@ -22,6 +22,7 @@ from callgate.dispatch.dispatcher import ToolDispatcher
 from callgate.dispatch.early_answers import EarlyAnswers, early_result
 from callgate.dispatch.journal import LEFT_OPEN
 from callgate.dispatch.permission import questions
+from callgate.dispatch.permission.asking import Elsewhere
 from callgate.dispatch.permission.confirmations import Answer, Confirmation, Confirmer, Receipt
 from callgate.dispatch.running import RunningCall, Stop
 from callgate.dispatch.subjects import Subject
@@ -186,6 +187,16 @@ class Runtime:
     ) -> AbstractContextManager[None]:
         """Someone is there to answer questions, of one session or of all."""
         return self._confirmations.attach(confirmer, session_id)
+
+    def ask_elsewhere(self, has_person: Elsewhere) -> Callable[[], None]:
+        """Where nobody is here to be asked, look whether somebody is at another server; returns
+        the function that ends it."""
+        self._confirmations.elsewhere = has_person
+
+        def end() -> None:
+            self._confirmations.elsewhere = None
+
+        return end
 
     async def open_confirmations(self, session_id: str | None = None) -> list[Confirmation]:
         """The questions that wait for an answer, of every process."""

@@ -73,6 +73,8 @@ def command_function(name: str) -> Callable[[Namespace], int]:
             from callgate.cli.chat import run as module  # lazy: when it runs
         case ["serve"]:
             from callgate.cli.serving import serve as module  # lazy: when it runs
+        case ["servers"]:
+            from callgate.cli.serving import servers as module  # lazy: when it runs
         case ["sessions", _]:
             from callgate.cli.commands import sessions as module  # lazy: when it runs
         case ["skills", _]:

@@ -164,11 +164,14 @@ class RetentionTable(_Table, frozen=True):
 
 
 class InstanceTable(_Table, frozen=True):
-    """`[instance]`: whether `callgate call` starts an instance."""
+    """`[instance]`: whether `callgate call` starts an instance, and where other servers find it."""
 
     on_demand_minutes: Annotated[float, msgspec.Meta(ge=0, le=1440)] = 0
     """A call that finds no instance starts one in the background, for those that follow; it ends
     after so many minutes in which nobody used it. 0: none is started."""
+    advertise_url: str | None = None
+    """Where other servers of the same store reach this one, such as
+    `"https://gate-1.example:4177"`; default: the address that it listens on."""
 
 
 class SecretsTable(_Table, frozen=True):

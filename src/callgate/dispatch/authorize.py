@@ -67,7 +67,7 @@ async def authorize(
     if confirmation is None:
         if _granted(call, subject, decision, authority.grants):
             return None
-        _ensure_somebody(call, decision, authority.confirmations)
+        await _ensure_somebody(call, decision, authority.confirmations)
         journal.ensure_recordable()  # nobody is asked about what could not be done anyway
         preview = await _preview(call, subject, authority, running, journal)
         confirmation = _confirmation(call, subject, decision, authority, preview)
@@ -162,9 +162,11 @@ def _granted(call: ToolCall, subject: Subject, decision: Decision, grants: Grant
     return not (mended or subject.tool.definition.always_ask)
 
 
-def _ensure_somebody(call: ToolCall, decision: Decision, confirmations: Confirmations) -> None:
+async def _ensure_somebody(
+    call: ToolCall, decision: Decision, confirmations: Confirmations
+) -> None:
     """A direct call that nobody can approve is refused at once; a turn waits for someone."""
-    if call.turn_id is None and not confirmations.can_ask(call.session):
+    if call.turn_id is None and not await confirmations.can_ask(call.session):
         raise ToolPermissionDenied(
             f"{decision.sentence} ({decision.origin}) It needs a confirmation, and nobody can "
             "be asked here.",

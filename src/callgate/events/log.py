@@ -209,6 +209,11 @@ class SessionLog:
         """Whether this process writes about a session."""
         return session_id in self._sessions
 
+    def has_lost(self, session_id: str) -> bool:
+        """Whether another process has taken over a session that this one writes about."""
+        logged = self._sessions.get(session_id)
+        return logged is not None and isinstance(logged.lost, StaleOwner)
+
     def adopt(self, session: Session, fence: int) -> None:
         """From now on this process writes about a session that it acquired."""
         self._sessions[session.id] = _LoggedSession(session, fence)

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from callgate.core.sessions import Mode
 from callgate.instance.directories import ServedDirectories
+from callgate.instance.errors import CannotServe
 from callgate.instance.listeners import listen_http
 from callgate.surfaces.http.access import Access, private_name, token_path
-from callgate.surfaces.http.addresses import Address, Names
+from callgate.surfaces.http.addresses import Address, BadAddress, Names, read_advertised
 from callgate.surfaces.http.dependencies import Dependencies, Served
 from callgate.surfaces.http.lazy_server import LazyHttpServer
+from callgate.surfaces.http.servers.directory import Description, Servers
 from callgate.surfaces.socket.instances import InstanceRecord
 from callgate.surfaces.unfinished import Unfinished
 from callgate.wiring.runtime import Wired
@@ -29,7 +31,8 @@ def open_http(
     home, settings = wired.home, wired.settings
     try:
         access = Access(token_path(home.path, record.pid))
-        names = Names(bound, private_name(home.path) if bound.is_local else None)
+        private = private_name(home.path) if bound.is_local else None
+        names = Names(bound, private, _advertised(settings.instance.advertise_url))
     except BaseException:
         listening.close()
         raise
@@ -56,5 +59,22 @@ def open_http(
         skills=lambda: wired.skills,
         refresh=wired.policies.refresh,
         unfinished=unfinished,
+        servers=Servers(wired.runtime.store, _description(names, record)),
     )
     return LazyHttpServer(listening, dependencies), access
+
+
+def _advertised(url: str | None) -> str | None:
+    try:
+        return None if url is None else read_advertised(url)
+    except BadAddress as error:
+        raise CannotServe(f"[instance] advertise_url: {error}") from error
+
+
+def _description(names: Names, record: InstanceRecord) -> Description:
+    return Description(
+        url=names.servers_url,
+        version=record.version,
+        label=record.label,
+        started_at=record.started_at / 1000,
+    )

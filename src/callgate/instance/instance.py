@@ -34,6 +34,7 @@ from callgate.instance.usage import Usage
 from callgate.policy.rules import is_within
 from callgate.surfaces.http.access import Access, reap_tokens
 from callgate.surfaces.http.lazy_server import LazyHttpServer
+from callgate.surfaces.http.servers.directory import Servers
 from callgate.surfaces.socket.instances import InstanceRecord, publish, reap, running, withdraw
 from callgate.surfaces.socket.listening import Listener, expect_many
 from callgate.surfaces.socket.server import SocketServer
@@ -148,6 +149,7 @@ class Instance:
         if self._http is not None:
             closing.callback(self._http.stop_accepting)
             self._http.start()
+            self._join_servers(self._http.servers, closing)
         closing.callback(withdraw, home, self._record)
         publish(home, self._record)
         self._maintaining = start_task(maintenance.run())
@@ -166,6 +168,13 @@ class Instance:
             await asyncio.to_thread(preload, self._wired.home)
         except SecretsError as error:
             _log.warning("secrets of the shared store are not at hand: %s", error)
+
+    def _join_servers(self, servers: Servers | None, closing: AsyncExitStack) -> None:
+        """Be one of the servers that share the store."""
+        if servers is not None:
+            closing.push_async_callback(servers.close)
+            closing.callback(self.runtime.ask_elsewhere(servers.has_person_for))
+            servers.start()
 
     def _sound_settings(self) -> Settings | None:
         policies = self._wired.policies

@@ -72,6 +72,10 @@ class Conversations:
         self.emit(session, SESSION_RESUMED, "system", {})
         return session, snapshot
 
+    def has_lost(self, session_id: str) -> bool:
+        """Whether another process has taken over a session of ours: it took us for dead."""
+        return self._log.has_lost(session_id)
+
     async def begin_turn(self, session: Session, prompt: Message) -> str:
         """Begin a turn with what the user said; its id. `ValueError` while one is under way."""
         written = self.open_turn(session, prompt, turn_id())

@@ -106,6 +106,10 @@ class SessionTurns:
         live = self._live.get(session_id)
         return live.session if live is not None and live.is_served else None
 
+    @property
+    def served_count(self) -> int:
+        return sum(live.is_served for live in self._live.values())
+
     def cancel_served(self) -> None:
         """Stop the turn of every session that is served."""
         for live in list(self._live.values()):

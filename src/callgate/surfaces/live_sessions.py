@@ -23,7 +23,7 @@ from callgate.core.content import ToolUseBlock
 from callgate.core.ids import session_id
 from callgate.core.messages import Message
 from callgate.core.sessions import Mode, Root, Session
-from callgate.core.stores import SessionLocked
+from callgate.core.stores import SessionLocked, StoreError
 from callgate.core.task_sets import TaskSet
 from callgate.runtime import Resumed, Runtime, Stop
 from callgate.sessions.session_turn import SessionTurn
@@ -99,8 +99,29 @@ class LiveSessions:
         if self.find(session.id) is None:
             self._tasks.start(self._runtime.close_session(session))
 
+    @property
+    def count(self) -> int:
+        """How many are served."""
+        return self._turns.served_count
+
     def find(self, id: str) -> Session | None:
-        return self._turns.served(id)
+        """A session of ours. One that another process has taken over is let go of."""
+        session = self._turns.served(id)
+        if session is not None and self._runtime.conversations.has_lost(id):
+            self._tasks.start(self._abandon(id))
+            return None
+        return session
+
+    async def _abandon(self, id: str) -> None:
+        _log.warning("session %s was taken over by another process", id)
+        session = self._turns.served(id)
+        if session is None:
+            return
+        try:
+            await self._turns.withdraw(id)
+        except StoreError:  # nothing of ours is written about it any more
+            pass
+        await self._runtime.close_session(session)
 
     async def take(
         self, id: str, workspace: str | None = None, roots: tuple[Root, ...] = ()
@@ -203,16 +224,22 @@ class LiveSessions:
         return running is not None and turn in (None, running.id) and running.cancel()
 
     async def close(self, id: str) -> None:
-        """Stop its turn and calls and let go of it. One that nobody has is closed already.
+        """Stop its turn and calls and let go of it. One that nobody has is closed already, one
+        whose process is gone is taken over first.
 
         `SessionNotFound`, or `SessionLocked` while another has it."""
         session = await self._turns.withdraw(id)
         if session is None:
             store = await self._runtime.store()
             owner = (await store.get_session(id)).owner
-            if owner is not None:
+            if owner is None:
+                return
+            if await store.alive(owner):
                 raise SessionLocked(id, owner)
-            return
+            await self.take(id)  # what a process that is gone has left in it ends
+            session = await self._turns.withdraw(id)
+            if session is None:  # another was quicker to close it
+                return
         for agent in self._agents.values():
             agent.forget(id)
         await self._runtime.close_session(session, Stop.CANCEL)

@@ -77,6 +77,13 @@ def _mcp_wrap(parser: Parser) -> None:
 COMMANDS: Mapping[str, Command] = {
     "serve": Command("run an instance that others reach through a socket", "", _serve),
     "status": Command("show the instances that run", "", takes(JSON)),
+    "servers": Command(
+        "show the servers that share the store, and how each is",
+        "",
+        takes(JSON),
+        "A server is an instance that answers HTTP. Those that live and do not answer are listed,\n"
+        "and clocks that differ by more than two seconds.",
+    ),
     "stop": Command("stop an instance", "[PID|LABEL]", takes(JSON)),
     "dashboard": Command(
         "open the page of an instance in a browser",

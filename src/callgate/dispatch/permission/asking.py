@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,6 +42,8 @@ _log = logging.getLogger("callgate.confirmations")
 
 Hash = Callable[[Mapping[str, Any]], str]
 """Of the arguments that an answer puts in place of the question's, as they will run."""
+Elsewhere = Callable[[Session], Awaitable[bool]]
+"""Whether somebody at another server can be asked about the calls of a session."""
 
 
 class LeftOpen(Exception):
@@ -62,6 +64,7 @@ class Confirmations:
         self._pending: dict[str, _Pending] = {}
         self._confirmers: dict[str | None, list[Confirmer | None]] = {}
         self._tasks = TaskSet(_log, "an answer was not heard")
+        self.elsewhere: Elsewhere | None = None
 
     @contextmanager
     def attach(self, confirmer: Confirmer | None, session_id: str | None = None) -> Iterator[None]:
@@ -75,8 +78,15 @@ class Confirmations:
             if not present:
                 self._confirmers.pop(session_id, None)
 
-    def can_ask(self, session: Session) -> bool:
-        return any(self._present(session))
+    async def can_ask(self, session: Session) -> bool:
+        """Whether somebody can be asked, here or at another server."""
+        if any(self._present(session)):
+            return True
+        try:
+            return self.elsewhere is not None and await self.elsewhere(session)
+        except StoreError as error:
+            _log.warning("whether somebody is at another server is not known: %s", error)
+            return False
 
     def _present(self, session: Session) -> Iterator[list[Confirmer | None]]:
         """Those who can be asked for a session: its own, those of its parent, those of all."""

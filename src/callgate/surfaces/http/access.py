@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from callgate.core.directories import write_private
+from callgate.protocol.carried_requests import Carried
 
 SHORT_S = 60.0
 """How long a login code and an attach token are good for."""
@@ -39,6 +40,8 @@ class Visitor(NamedTuple):
     """The one session that it may see; None: the user, who may all."""
     browser: bool = False
     """It came with a cookie: a page of ours asks."""
+    carried: Carried | None = None
+    """Another server asks, for a visitor of its own."""
 
 
 USER = Visitor()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from callgate.surfaces.accepting import BACKLOG
 
@@ -63,6 +64,21 @@ def read_address(text: str, *, allow_remote: bool) -> Address:
     return address
 
 
+def read_advertised(text: str) -> str:
+    """A URL such as `https://gate-1.example:4177`, as we write it. Raises `BadAddress`."""
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        good = False
+    if not good or parts.username is not None or parts.path not in ("", "/") or parts.query:
+        raise BadAddress(
+            f"{text!r} is not a URL by which other servers reach this one, such as "
+            "https://gate-1.example:4177"
+        )
+    return f"{parts.scheme}://{parts.netloc.lower()}"
+
+
 def bind(address: Address) -> socket.socket:
     """A listening socket. Raises `BadAddress`."""
     try:
@@ -94,9 +110,13 @@ class Names(NamedTuple):
     private: str | None = None
     """A name for browsers that nobody else knows: cookies know no ports, so those of 127.0.0.1
     are shown to every server there that the person visits."""
+    advertised: str | None = None
+    """The URL that other servers are told to reach us by."""
 
     def is_ours(self, host: str) -> bool:
         """Whether the value of a `Host` header means us."""
+        if self.advertised is not None and host.lower() == urlsplit(self.advertised).netloc:
+            return True
         name, port = _split(host.lower(), self.address.port)
         if port != str(self.address.port):
             return False
@@ -105,6 +125,11 @@ class Names(NamedTuple):
         if self.address.is_any:  # no name can be made to point at an address written in digits
             return _ip(name.strip("[]")) is not None
         return f"{name}:{port}" == self.address.written.lower()
+
+    @property
+    def servers_url(self) -> str:
+        """Where other servers find us."""
+        return self.advertised or self.url
 
     @property
     def page_url(self) -> str:

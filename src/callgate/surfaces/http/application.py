@@ -12,11 +12,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.encoding import encode
+from callgate.surfaces.http.endpoints import Endpoint
 from callgate.surfaces.http.files import File, Files, find_files
 from callgate.surfaces.http.guard import STREAM, Guard
 from callgate.surfaces.http.mcp_endpoint import MCP
 from callgate.surfaces.http.openapi import describe
-from callgate.surfaces.http.operations import Endpoint, Operation, Request
+from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import not_found
 from callgate.surfaces.http.responses import problem_response, respond
 from callgate.surfaces.http.routes import (
@@ -27,6 +28,7 @@ from callgate.surfaces.http.routes import (
     instance,
     policy,
     saved_rules,
+    servers,
     sessions,
     stats,
     tools,
@@ -48,6 +50,7 @@ _RESOURCES: tuple[Operation, ...] = (
     *policy.OPERATIONS,
     *saved_rules.OPERATIONS,
     *hosts.OPERATIONS,
+    *servers.OPERATIONS,
 )
 
 
@@ -89,7 +92,8 @@ def make_application(
         await (serve_file if is_file else router)(scope, receive, send)
 
     unlocked = [path for each in OPERATIONS if each.unlocked for path in each.paths]
-    return Guard(inside, context.access, context.names, [*unlocked, *files])
+    open_paths = [*unlocked, *files]
+    return Guard(inside, context.access, context.names, open_paths, context.servers)
 
 
 async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:

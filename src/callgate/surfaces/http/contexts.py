@@ -9,7 +9,11 @@ from callgate.runtime import Runtime
 from callgate.surfaces.http.access import Access
 from callgate.surfaces.http.addresses import Names
 from callgate.surfaces.http.dependencies import Hosting, Served
+from callgate.surfaces.http.servers.carrying import Carrier
+from callgate.surfaces.http.servers.directory import Servers
+from callgate.surfaces.http.stream.delta_streams import DeltaStream
 from callgate.surfaces.http.stream.fanout import Fanout
+from callgate.surfaces.http.stream.remote_deltas import RemoteDeltas
 from callgate.surfaces.live_sessions import LiveSessions
 from callgate.workspace.undo.history import History
 
@@ -27,3 +31,10 @@ class Context(NamedTuple):
     hosts: Hosting | None
     history: History
     skills: Callable[[], Skills] | None = None
+    servers: Servers | None = None
+    """This server among those that share the store; None: it is not announced."""
+    carrier: Carrier | None = None
+    deltas: RemoteDeltas | None = None
+    """What is not kept, of sessions that other servers own."""
+    delta_streams: dict[str, DeltaStream] = {}
+    """What other servers read of that here, by id."""

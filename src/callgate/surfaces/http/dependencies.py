@@ -10,6 +10,7 @@ from callgate.protocol.socket_v1.frames import HostEntry
 from callgate.runtime import Runtime
 from callgate.surfaces.http.access import Access
 from callgate.surfaces.http.addresses import Names
+from callgate.surfaces.http.servers.directory import Servers
 from callgate.surfaces.unfinished import Unfinished
 
 if TYPE_CHECKING:  # heavy
@@ -78,3 +79,5 @@ class Dependencies(NamedTuple):
     """Look at the settings and the saved rules at once."""
     unfinished: Unfinished | None = None
     """The bound that other surfaces share."""
+    servers: Servers | None = None
+    """This server among those that share the store."""

@@ -1,7 +1,7 @@
 """The wall around everything, HTTP and WebSocket alike: from where, and who.
 
-    Host ours? -> Origin ours? -> file or open route? -> token, cookie or attach token -> inside
-       403           403              inside                       401
+    Host ours? -> Origin ours? -> file or open route? -> token, cookie, attach token -> inside
+       403           403              inside             or a server's signature: 401
 
 It is the outermost application: no route can forget it. What comes out again carries the security
 headers (`responses`).
@@ -9,49 +9,60 @@ headers (`responses`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from callgate.core.stores import StoreError
+from callgate.protocol.carried_requests import HEADER, BadSignature
 from callgate.surfaces.http.access import BROWSER, USER, Access, Visitor
 from callgate.surfaces.http.addresses import Names
-from callgate.surfaces.http.problems import Problem, forbidden, unauthorized
+from callgate.surfaces.http.problems import Problem, carried_refused, forbidden, unauthorized
 from callgate.surfaces.http.responses import (
     problem_response,
     respond,
     with_security_headers,
 )
+from callgate.surfaces.http.servers.directory import Servers
 from callgate.surfaces.http.unauthenticated import CONNECTION
 
 STREAM = "/v1/stream"
 VISITOR = "callgate.visitor"
 """Where in the scope an application finds who was let in."""
+_log = logging.getLogger("callgate.http")
 _OWN_SITES = (b"same-origin", b"none")
 
 
 class Guard:
     def __init__(
-        self, inside: ASGIApp, access: Access, names: Names, unlocked: Collection[str]
+        self,
+        inside: ASGIApp,
+        access: Access,
+        names: Names,
+        unlocked: Collection[str],
+        servers: Servers | None = None,
     ) -> None:
-        """`unlocked` are the paths that need no token."""
+        """`unlocked` are the paths that need no token; `servers` may send what they carry."""
         self._inside = inside
         self._access = access
         self._names = names
         self._unlocked = frozenset(unlocked)
+        self._servers = servers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             return
         send = with_security_headers(send)
         try:
-            scope[VISITOR] = self._judge(scope)
+            scope[VISITOR] = await self._judge(scope)
         except Problem as problem:
             await respond(problem_response(problem), scope, receive, send)
             return
         await self._inside(scope, receive, send)
 
-    def _judge(self, scope: Scope) -> Visitor | None:
+    async def _judge(self, scope: Scope) -> Visitor | None:
         """Who it is; None where nobody needs to know. Raises `Problem`."""
         host = _only(scope, b"host")
         if host is None or not self._names.is_ours(host.decode("latin-1")):
@@ -61,13 +72,29 @@ class Guard:
             raise forbidden("Another site has no business here.", "origin")
         if scope["type"] == "http" and scope["path"] in self._unlocked:
             return None
-        visitor = self._known(scope)
+        carried = _only(scope, HEADER.encode())
+        visitor = self._known(scope) if carried is None else await self._carried(scope, carried)
         if visitor is None:
             raise unauthorized()
         pending = scope.get("state", {}).get(CONNECTION)
         if pending is not None:
             pending.admit()
         return visitor
+
+    async def _carried(self, scope: Scope, header: bytes) -> Visitor | None:
+        """On whose behalf another server asks; None where no server is known."""
+        if self._servers is None or scope["type"] != "http":
+            return None
+        try:
+            carried = await self._servers.accept(
+                header.decode("latin-1"), scope["method"], target_of(scope)
+            )
+        except BadSignature as error:
+            _log.warning("a carried request for %s is refused: %s", scope["path"], error)
+            raise carried_refused(str(error)) from None
+        except StoreError:
+            raise carried_refused("The key of the servers cannot be read.") from None
+        return Visitor(browser=carried.browser, carried=carried)
 
     def _known(self, scope: Scope) -> Visitor | None:
         header = _only(scope, b"authorization")
@@ -93,6 +120,13 @@ class Guard:
                 if key == name and self._access.is_cookie(value):
                     return True
         return False
+
+
+def target_of(scope: Scope) -> str:
+    """Path and query of a request, as they were sent."""
+    path: bytes = scope.get("raw_path") or scope["path"].encode()
+    query: bytes = scope["query_string"]
+    return (path + b"?" + query if query else path).decode("latin-1")
 
 
 def cookie_name(names: Names) -> str:

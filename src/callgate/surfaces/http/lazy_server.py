@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from callgate.core.task_sets import start_task
 from callgate.surfaces.http.dependencies import Dependencies
+from callgate.surfaces.http.servers.directory import Servers
 
 if TYPE_CHECKING:  # heavy
     from callgate.surfaces.http.serving import Serving
@@ -27,6 +28,10 @@ class LazyHttpServer:
         self._dependencies = dependencies
         self._loading: asyncio.Task[None] | None = None
         self._serving: Serving | None = None
+
+    @property
+    def servers(self) -> Servers | None:
+        return self._dependencies.servers
 
     @property
     def url(self) -> str:

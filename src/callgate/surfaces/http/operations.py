@@ -3,41 +3,35 @@
     request -> path, query and body as types, or 400, 413, 415, 422 -> run -> JSON
 
 A route says what it takes and gives as types; nothing reaches its function that is not of them.
-From the same values the router is made, and the description of it (`openapi`).
+From the same values the router is made, and the description of it (`openapi`). `endpoints` is what
+answers at a path.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Scope
 
 from callgate.core.clients import Client
 from callgate.core.errors import ToolErrorClass
+from callgate.core.stored import LOCAL
 from callgate.protocol import strict_json
+from callgate.protocol.carried_requests import Carried
 from callgate.redaction.texts import redact
 from callgate.surfaces.http.contexts import Context
-from callgate.surfaces.http.guard import VISITOR
-from callgate.surfaces.http.problems import Problem, bad_request, invalid, problem_of
-from callgate.surfaces.http.responses import (
-    JSON,
-    HttpResponse,
-    Streamed,
-    json_response,
-    problem_response,
-    respond,
-    stream,
-)
+from callgate.surfaces.http.guard import VISITOR, target_of
+from callgate.surfaces.http.problems import Problem, bad_request, carried_refused, invalid
+from callgate.surfaces.http.responses import JSON
+from callgate.surfaces.http.servers.directory import Server
 
 _LONGEST_NAME = 80
 DASHBOARD = "dashboard"
 """The client of whoever is logged in to the page."""
 MAX_BODY = 8 * 1024 * 1024
-_log = logging.getLogger("callgate.http")
 
 Method = Literal["GET", "POST", "PATCH", "DELETE"]
 
@@ -54,6 +48,13 @@ class Request(NamedTuple):
     client: Client
     browser: bool
     """Somebody is logged in to our page."""
+    target: str = ""
+    """Path and query, as they were sent."""
+    raw: bytes = b""
+    """The body, as it was sent."""
+    carried: bool = False
+    """Another server sends it, for its own client or for itself."""
+    principal: str = LOCAL
 
 
 class Operation(NamedTuple):
@@ -76,46 +77,21 @@ class Operation(NamedTuple):
     """Also as server-sent events."""
     declined: Any = None
     """The type of a 409 answer that is no plain error."""
+    owner: Callable[[Context, Request], Awaitable[Server | None]] | None = None
+    """Finds the other server that has to answer; None: this one may (`owners`)."""
+    for_servers: bool = False
+    """Other servers ask for it themselves."""
 
     @property
     def paths(self) -> list[str]:
         return [self.path, self.path.removeprefix("/v1")] if self.short else [self.path]
 
 
-class Endpoint:
-    """What answers at one path, by method."""
-
-    def __init__(self, context: Context, operations: Iterable[Operation]) -> None:
-        self._context = context
-        self._by_method: dict[str, Operation] = {each.method: each for each in operations}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        operation = self._by_method.get(scope["method"])
-        try:
-            if operation is None:
-                raise _wrong_method(self._by_method)
-            request = await _read(operation, scope, receive)
-            answer = await operation.run(self._context, request)
-        except Exception as error:  # ours become an answer; a defect is logged, not shown
-            problem = problem_of(error)
-            if problem is None:
-                _log.exception("a request met a defect: %s %s", scope["method"], scope["path"])
-                problem = _defect()
-            problem.__traceback__ = problem.__context__ = None  # its frames hold what was sent
-            await respond(problem_response(problem), scope, receive, send)
-            return
-        if isinstance(answer, Streamed):
-            await stream(answer, send)
-            return
-        if not isinstance(answer, HttpResponse):
-            answer = json_response(operation.status, answer)
-        await respond(answer, scope, receive, send)
-
-
 # Reading a request.
 
 
-async def _read(operation: Operation, scope: Scope, receive: Receive) -> Request:
+async def read_request(operation: Operation, scope: Scope, receive: Receive) -> Request:
+    """Raises `Problem`."""
     query = _query(operation, scope["query_string"])
     raw = b""
     if operation.method in ("POST", "PATCH"):
@@ -123,15 +99,29 @@ async def _read(operation: Operation, scope: Scope, receive: Receive) -> Request
         raw = await _read_body(scope, receive)
     visitor = scope.get(VISITOR)
     browser = visitor is not None and visitor.browser
+    carried = None if visitor is None else visitor.carried
+    if carried is not None:
+        _ensure_carriable(operation, carried, raw)
     return Request(
         path=scope.get("path_params", {}),
         query=query,
         body=_body(operation, raw),
         accepts=_header(scope, b"accept").decode("latin-1"),
         disconnected=lambda: _disconnected(receive),
-        client=_client(scope, browser),
+        client=_client(scope, browser) if carried is None else carried.client,
         browser=browser,
+        target=target_of(scope),
+        raw=raw,
+        carried=carried is not None,
+        principal=LOCAL if carried is None else carried.principal,
     )
+
+
+def _ensure_carriable(operation: Operation, carried: Carried, raw: bytes) -> None:
+    if operation.owner is None and not operation.for_servers:
+        raise carried_refused("This is not carried.")
+    if not carried.covers(raw):
+        raise carried_refused("It was signed for another body.")
 
 
 def _client(scope: Scope, browser: bool) -> Client:
@@ -224,7 +214,7 @@ def _too_large() -> Problem:
     return Problem(413, ToolErrorClass.PROTOCOL_ERROR, message, "size")
 
 
-def _wrong_method(known: Iterable[str]) -> Problem:
+def wrong_method(known: Iterable[str]) -> Problem:
     allowed = ", ".join(sorted(known))
     return Problem(
         405,
@@ -235,6 +225,6 @@ def _wrong_method(known: Iterable[str]) -> Problem:
     )
 
 
-def _defect() -> Problem:
+def defect() -> Problem:
     message = "The instance met a defect; its log says more."
     return Problem(500, ToolErrorClass.EXECUTION_ERROR, message, "internal")

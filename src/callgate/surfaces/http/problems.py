@@ -21,6 +21,7 @@ from callgate.core.stores import (
     StoreClosed,
     StoreError,
 )
+from callgate.protocol.carried_requests import HEADER, MOVED, REFUSED
 from callgate.sessions.session_turn import TurnInProgress
 from callgate.surfaces.unfinished import REFUSAL
 
@@ -89,6 +90,28 @@ def unauthorized() -> Problem:
 
 def forbidden(message: str, reason: str) -> Problem:
     return Problem(403, ToolErrorClass.PERMISSION_DENIED, message, reason)
+
+
+def carried_refused(why: str) -> Problem:
+    """To another server, whose request is not what it should be."""
+    return Problem(
+        401,
+        ToolErrorClass.PERMISSION_DENIED,
+        f"What another server carries to this one is refused: {why}",
+        "carried_refused",
+        headers=[(HEADER.encode(), REFUSED)],
+    )
+
+
+def moved() -> Problem:
+    """To another server, which takes this one for the owner."""
+    return Problem(
+        421,
+        ToolErrorClass.VALIDATION_ERROR,
+        "Another server owns this by now. Nothing was done.",
+        "moved",
+        headers=[(HEADER.encode(), MOVED)],
+    )
 
 
 def not_found(kind: str) -> Problem:

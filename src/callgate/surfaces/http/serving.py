@@ -14,7 +14,9 @@ from callgate.surfaces.http.dependencies import Dependencies
 from callgate.surfaces.http.mcp_endpoint import McpEndpoint
 from callgate.surfaces.http.routes import saved_rules, undo
 from callgate.surfaces.http.server import HttpServer
+from callgate.surfaces.http.servers.carrying import Carrier
 from callgate.surfaces.http.stream.fanout import Fanout
+from callgate.surfaces.http.stream.remote_deltas import RemoteDeltas
 from callgate.surfaces.live_sessions import LiveSessions
 from callgate.workspace.undo.history import History
 
@@ -37,6 +39,9 @@ class Serving:
                 )
             except ToolRegistrationError as error:
                 _log.warning("no rule can be saved over HTTP: %s", error)
+        runtime, servers = dependencies.runtime, dependencies.servers
+        fanout = Fanout(runtime)
+        carrier = None if servers is None else Carrier(servers)
         self.context = Context(
             runtime=dependencies.runtime,
             sessions=LiveSessions(
@@ -48,10 +53,16 @@ class Serving:
             access=dependencies.access,
             names=dependencies.names,
             served=dependencies.served,
-            fanout=Fanout(dependencies.runtime),
+            fanout=fanout,
             hosts=dependencies.hosts,
             history=history,
             skills=dependencies.skills,
+            servers=servers,
+            carrier=carrier,
+            delta_streams={},
+            deltas=None
+            if servers is None or carrier is None
+            else RemoteDeltas(runtime, servers, carrier, fanout),
         )
         self._mcp = McpEndpoint(self.context)
         application = make_application(self.context, mcp=self._mcp, **dependencies.options)
@@ -68,3 +79,7 @@ class Serving:
         await self._mcp.close()
         await self._server.close()
         self.context.fanout.close()
+        if self.context.deltas is not None:
+            await self.context.deltas.close()
+        if self.context.carrier is not None:
+            await self.context.carrier.close()

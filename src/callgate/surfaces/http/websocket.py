@@ -17,6 +17,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from callgate.core.errors import ToolErrorClass
+from callgate.core.events import CHAT_DELTA
 from callgate.core.stored import ConfirmationState
 from callgate.core.stores import Snapshot, Store, StoreError
 from callgate.core.turns import Pace
@@ -24,8 +25,9 @@ from callgate.dispatch.permission.questions import read_question
 from callgate.surfaces.http.access import Visitor
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.guard import VISITOR
+from callgate.surfaces.http.owners import cancel_turn_elsewhere
 from callgate.surfaces.http.problems import Problem, bad_request, not_found, problem_of
-from callgate.surfaces.http.routes.rows import open_rows
+from callgate.surfaces.http.routes.in_flight import open_calls
 from callgate.surfaces.http.routes.values import CallRow
 from callgate.surfaces.http.stream import frames
 from callgate.surfaces.http.stream.fanout import Kind
@@ -130,13 +132,23 @@ class _Connection:
             case frames.Unsubscribe():
                 self._unsubscribe(frame)
             case frames.Cancel():
-                self._cancel(frame)
+                self._cancel(frame, replays)
             case frames.Pong():
                 self._silent = 0
 
-    def _cancel(self, frame: frames.Cancel) -> None:
+    def _cancel(self, frame: frames.Cancel, tasks: asyncio.TaskGroup) -> None:
         sees_it = self._visitor.session in (None, frame.session)
+        if sees_it and self._context.sessions.find(frame.session) is None:
+            tasks.create_task(self._cancel_elsewhere(frame))
+            return
         done = sees_it and self._context.sessions.cancel_turn(frame.session, frame.turn_id)
+        self._tell_cancelled(frame, done)
+
+    async def _cancel_elsewhere(self, frame: frames.Cancel) -> None:
+        done = await cancel_turn_elsewhere(self._context, frame.session, frame.turn_id)
+        self._tell_cancelled(frame, done)
+
+    def _tell_cancelled(self, frame: frames.Cancel, done: bool) -> None:
         answer: dict[str, Any] = {"session": frame.session, "cancelled": done}
         if isinstance(frame.id, str):
             answer["id"] = frame.id
@@ -169,9 +181,15 @@ class _Connection:
             if frame.confirmer:
                 attached = self._context.runtime.attach(None, session)
                 subscribed.attached.enter_context(attached)
+                if self._context.servers is not None:
+                    subscribed.attached.enter_context(self._context.servers.present(session))
+                    await self._context.servers.told()
             kind = Kind.of(frame.id, session, frame.wanted)
             subscription = Subscription(kind, self._websocket, self._context.fanout, store)
             subscribed.attached.callback(subscription.quit)
+            if self._context.deltas is not None and kind.wants_type(CHAT_DELTA):
+                subscribed.attached.callback(self._context.deltas.forget, session)
+                await self._context.deltas.watch(session)
             async with self._replaying:
                 if session is None:
                     await self._follow_all(frame, subscription, store)
@@ -195,7 +213,7 @@ class _Connection:
             raise _too_large()
         self._websocket.put(frames.frame("subscribe_ack", id=frame.id, last=last))
         if frame.snapshot:
-            calls = open_rows(snapshot.calls, self._context.runtime.in_flight(), session)
+            calls = await open_calls(self._context, snapshot.calls, session)
             self._websocket.put(_snapshot(frame.id, session, snapshot, calls))
         await subscription.follow_session(session, since, last)
 
@@ -217,7 +235,7 @@ class _Connection:
         )
         if frame.snapshot:
             confirmations = await self._context.runtime.open_confirmations()
-            calls = open_rows(await store.open_calls(), self._context.runtime.in_flight())
+            calls = await open_calls(self._context, await store.open_calls())
             self._websocket.put(
                 frames.frame(
                     "snapshot", id=frame.id, session=None, confirmations=confirmations, calls=calls

@@ -541,7 +541,7 @@ async def test_many_may_come_and_go_and_nothing_is_left_behind(instance: Instanc
         while fanout._reading is not None:
             await asyncio.sleep(0)
     assert (fanout._kinds, fanout._users, fanout._ahead) == ({}, 0, {})
-    assert not instance.wired.dispatcher.authority.confirmations.can_ask(Session(workspace="/"))
+    assert not await instance.wired.dispatcher.authority.confirmations.can_ask(Session(workspace="/"))
     assert serving_.context.access._rotated == []
 
 

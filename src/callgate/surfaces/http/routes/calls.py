@@ -7,8 +7,8 @@ there to answer, is another matter, and ends nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
-from typing import Annotated, Any, TypeVar
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -26,11 +26,14 @@ from callgate.core.task_sets import start_task
 from callgate.core.turns import Pace
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
 from callgate.dispatch.permission.questions import closed, read_question
+from callgate.surfaces.http import owners
 from callgate.surfaces.http.contexts import Context
+from callgate.surfaces.http.disconnects import while_connected
 from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.operations import Operation, Request
-from callgate.surfaces.http.problems import Problem, bad_request, conflict, not_found
+from callgate.surfaces.http.problems import Problem, conflict, not_found
 from callgate.surfaces.http.responses import Streamed
+from callgate.surfaces.http.routes.in_flight import cancel_elsewhere, open_calls
 from callgate.surfaces.http.routes.rows import classes_of, open_rows, row_of_record, state_of
 from callgate.surfaces.http.routes.values import (
     CallRow,
@@ -48,7 +51,6 @@ _PAGE = 500
 _QUEUE = 1_000
 """Events of a call that wait for a caller who does not read; the others it does not see."""
 Limit = Annotated[int, Meta(ge=1, le=500)]
-T = TypeVar("T")
 
 
 class NewCall(Input, frozen=True, kw_only=True):
@@ -97,6 +99,7 @@ async def run_call(context: Context, request: Request) -> Result | Streamed:
         caller=CallerKind.HTTP,
         client=request.client,
         timeout_s=body.timeout_s,
+        principal=request.principal,
     )
     if "text/event-stream" in request.accepts.lower():
         return Streamed(_event_stream(context, request, call), "text/event-stream")
@@ -148,34 +151,6 @@ async def _event_stream(context: Context, request: Request, call: ToolCall) -> A
         running.cancel()
 
 
-async def while_connected(request: Request, work: Awaitable[T]) -> T:
-    """Do something while the client of the request is connected."""
-    task = asyncio.current_task()
-    assert task is not None
-    left = False
-
-    def on_disconnect(watching: asyncio.Task[None]) -> None:
-        nonlocal left
-        if not watching.cancelled():
-            left = True
-            task.cancel()
-
-    async def watch() -> None:
-        await request.disconnected()
-
-    watching = start_task(watch())
-    watching.add_done_callback(on_disconnect)
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if left and task.uncancel() == 0:
-            raise bad_request("Whoever asked has gone.", "gone") from None
-        raise
-    finally:
-        watching.remove_done_callback(on_disconnect)
-        watching.cancel()
-
-
 async def list_calls(context: Context, request: Request) -> CallList:
     query: CallQuery = request.query
     wanted = Filter(
@@ -202,7 +177,7 @@ async def list_calls(context: Context, request: Request) -> CallList:
 async def _in_flight(context: Context) -> list[CallRow]:
     """Those that have not ended, of every process, newest first."""
     store = await context.runtime.store()
-    return open_rows(await store.open_calls(), context.runtime.in_flight())
+    return await open_calls(context, await store.open_calls())
 
 
 def _matches(row: CallRow, query: CallQuery) -> bool:
@@ -220,6 +195,7 @@ async def get_call(context: Context, request: Request) -> CallDetail:
     await context.runtime.conversations.flush()
     store = await context.runtime.store()
     row, question_id = await _row(context, store, id)
+    await owners.settle(context, row.session_id)
     question = closing = None
     if question_id is not None:
         try:
@@ -240,9 +216,9 @@ async def get_call(context: Context, request: Request) -> CallDetail:
 async def _row(context: Context, store: Store, id: str) -> tuple[CallRow, str | None]:
     """The row of a call, and the id of the question about it."""
     stored = await store.get_call(id)
-    open_calls = [stored] if stored is not None and stored.state is not Stage.ENDED else []
+    unended = [stored] if stored is not None and stored.state is not Stage.ENDED else []
     running = [each for each in context.runtime.in_flight() if each.call.id == id]
-    for row in open_rows(open_calls, running):
+    for row in open_rows(unended, running):
         return row, None if stored is None else stored.confirmation
     found = await asyncio.to_thread(search, context.served.audit, Filter(call=id), 1)
     if not found:
@@ -270,7 +246,12 @@ async def cancel_call(context: Context, request: Request) -> Cancelled:
     id = request.path["id"]
     if await context.runtime.cancel_promptly(id):
         return Cancelled(cancelled=True)
-    await _row(context, await context.runtime.store(), id)  # 404 for one that never was
+    try:
+        await _row(context, await context.runtime.store(), id)
+    except Problem:  # one that never was, or one without effects that another server runs
+        if not await cancel_elsewhere(context, request):
+            raise
+        return Cancelled(cancelled=True)
     return Cancelled(cancelled=False)
 
 
@@ -284,6 +265,7 @@ OPERATIONS = (
         body=NewCall,
         errors=(403, 404, 409, 429, 503),
         events=True,
+        owner=owners.of_session_in_body,
     ),
     Operation(
         "GET",
@@ -294,5 +276,13 @@ OPERATIONS = (
         query=CallQuery,
     ),
     Operation("GET", "/v1/calls/{id}", "One call.", get_call, CallDetail, errors=(404,)),
-    Operation("DELETE", "/v1/calls/{id}", "Cancel a call.", cancel_call, Cancelled, errors=(404,)),
+    Operation(
+        "DELETE",
+        "/v1/calls/{id}",
+        "Cancel a call.",
+        cancel_call,
+        Cancelled,
+        errors=(404, 503),
+        owner=owners.of_call_in_path,
+    ),
 )

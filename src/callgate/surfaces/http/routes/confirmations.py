@@ -11,6 +11,7 @@ from callgate.core.stores import ConfirmationNotFound
 from callgate.dispatch.permission.confirmations import Answer, Confirmation, Scope
 from callgate.dispatch.permission.questions import closed, read_question
 from callgate.policy.rules import Outcome
+from callgate.surfaces.http import owners
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import Settled, conflict, invalid, not_found
@@ -127,8 +128,9 @@ OPERATIONS = (
         answer_confirmation,
         Decided,
         body=Decision,
-        errors=(404,),
+        errors=(404, 503),
         declined=Decided,
+        owner=owners.of_amended_call,
     ),
     Operation(
         "POST",
@@ -137,8 +139,9 @@ OPERATIONS = (
         answer_confirmation,
         Decided,
         body=Decision,
-        errors=(404,),
+        errors=(404, 503),
         declined=Decided,
+        owner=owners.of_amended_call,
         short=True,
     ),
 )

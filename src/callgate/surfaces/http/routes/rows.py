@@ -58,10 +58,14 @@ def row_of_record(line: CallRecord) -> CallRow:
 
 
 def open_rows(
-    stored: Iterable[StoredCall], running: Iterable[RunningCall], session: str | None = None
+    stored: Iterable[StoredCall],
+    running: Iterable[RunningCall],
+    session: str | None = None,
+    elsewhere: Iterable[CallRow] = (),
 ) -> list[CallRow]:
-    """The calls that have not ended, newest first: those of this process say most."""
-    rows = {
+    """The calls that have not ended, newest first: those of this process say most. `elsewhere`
+    are those that other servers run."""
+    rows = {each.id: each for each in elsewhere} | {
         each.call.id: row_of_running(each)
         for each in running
         if session in (None, each.call.session.id)

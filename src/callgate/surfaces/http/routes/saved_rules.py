@@ -24,9 +24,9 @@ from callgate.dispatch.raw_open import watched
 from callgate.policy.rules import Outcome
 from callgate.runtime import Runtime
 from callgate.surfaces.http.contexts import Context
+from callgate.surfaces.http.disconnects import while_connected
 from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import forbidden
-from callgate.surfaces.http.routes.calls import while_connected
 from callgate.surfaces.http.routes.values import Input, Result, result_of
 
 TAG = "save_rule"

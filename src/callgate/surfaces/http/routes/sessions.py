@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -14,6 +14,7 @@ from callgate.core.messages import Message
 from callgate.core.sessions import Mode
 from callgate.core.stored import StoredSession
 from callgate.core.stores import Store
+from callgate.surfaces.http import owners
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import forbidden, not_found
@@ -84,6 +85,7 @@ class EventList(Value, frozen=True, kw_only=True):
 async def list_sessions(context: Context, request: Request) -> SessionList:
     query: SessionQuery = request.query
     store = await context.runtime.store()
+    labels = await _labels(context)
     cursor, found, looked_at = query.before, list[Session](), 0
     while len(found) < query.limit and looked_at < _MOST_LOOKED_AT:
         limit = query.limit - len(found)
@@ -95,7 +97,7 @@ async def list_sessions(context: Context, request: Request) -> SessionList:
             raise not_found("place to begin at") from None
         looked_at += len(page.sessions)
         found += [
-            await _with_names(context, store, each)
+            await _with_names(context, store, each, labels)
             for each in page.sessions
             if _matches(each, query.search)
         ]
@@ -111,16 +113,24 @@ def _matches(stored: StoredSession, search: str | None) -> bool:
     return search.lower() in f"{stored.id} {stored.title or ''} {stored.workspace}".lower()
 
 
-def _session_of(context: Context, stored: StoredSession) -> Session:
-    return session_of(stored, live=context.sessions.find(stored.id) is not None)
+def _session_of(context: Context, stored: StoredSession, labels: Mapping[str, str]) -> Session:
+    live = context.sessions.find(stored.id) is not None
+    return session_of(stored, live=live, server=labels.get(stored.owner or ""))
 
 
-async def _with_names(context: Context, store: Store, stored: StoredSession) -> Session:
+async def _labels(context: Context) -> Mapping[str, str]:
+    """By owner: what the servers are called."""
+    return {} if context.servers is None else await context.servers.labels()
+
+
+async def _with_names(
+    context: Context, store: Store, stored: StoredSession, labels: Mapping[str, str]
+) -> Session:
     """With what it can be called by: its first events say who opened it, and what for."""
     first = await store.read_events(stored.id, 0, _FIRST)
     values = {name: _first(first, name) for name in ("client", "tool_name")}
     return replace(
-        _session_of(context, stored),
+        _session_of(context, stored, labels),
         client=values["client"],
         first_tool=values["tool_name"] if stored.title is None else None,
     )
@@ -138,7 +148,8 @@ async def open_session(context: Context, request: Request) -> Session:
     session = await context.sessions.open(
         body.workspace, body.mode, body.title, client=request.client
     )
-    return _session_of(context, await (await context.runtime.store()).get_session(session.id))
+    stored = await (await context.runtime.store()).get_session(session.id)
+    return _session_of(context, stored, await _labels(context))
 
 
 def ensure_within(context: Context, mode: Mode | None) -> None:
@@ -150,8 +161,9 @@ def ensure_within(context: Context, mode: Mode | None) -> None:
 async def get_session(context: Context, request: Request) -> SessionDetail:
     id = request.path["id"]
     stored = await (await context.runtime.store()).get_session(id)
+    server = (await _labels(context)).get(stored.owner or "")
     return SessionDetail(
-        **session_fields(stored, live=context.sessions.find(id) is not None),
+        **session_fields(stored, live=context.sessions.find(id) is not None, server=server),
         attach_token=context.access.new_attach(id),
         confirmations=await context.runtime.open_confirmations(id),
     )
@@ -168,7 +180,8 @@ async def change_session(context: Context, request: Request) -> Session:
         await conversations.set_mode(session, body.mode)
     if isinstance(body.title, str):
         await conversations.rename(session, body.title)
-    return _session_of(context, await (await context.runtime.store()).get_session(id))
+    stored = await (await context.runtime.store()).get_session(id)
+    return _session_of(context, stored, await _labels(context))
 
 
 async def close_session(context: Context, request: Request) -> Closed:
@@ -178,7 +191,7 @@ async def close_session(context: Context, request: Request) -> Closed:
 
 async def list_messages(context: Context, request: Request) -> MessageList:
     id = request.path["id"]
-    await context.runtime.conversations.flush()
+    await owners.settle(context, id)
     store = await context.runtime.store()
     found: list[Any] = []
     while page := await store.read_messages(id, len(found)):
@@ -189,7 +202,7 @@ async def list_messages(context: Context, request: Request) -> MessageList:
 async def list_events(context: Context, request: Request) -> EventList:
     query: EventQuery = request.query
     id = request.path["id"]
-    await context.runtime.conversations.flush()
+    await owners.settle(context, id)
     store = await context.runtime.store()
     stored = await store.get_session(id)
     found = await store.read_events(id, query.after, query.limit)
@@ -227,8 +240,17 @@ OPERATIONS = (
         Session,
         body=Changes,
         errors=(403, 404, 409, 503),
+        owner=owners.of_session_in_path,
     ),
-    Operation("DELETE", _ONE, "Close a session.", close_session, Closed, errors=(404, 409)),
+    Operation(
+        "DELETE",
+        _ONE,
+        "Close a session.",
+        close_session,
+        Closed,
+        errors=(404, 409, 503),
+        owner=owners.of_session_in_path,
+    ),
     Operation(
         "GET",
         f"{_ONE}/messages",

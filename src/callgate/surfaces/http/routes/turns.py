@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from callgate.surfaces.http import owners
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import not_found
@@ -53,6 +54,7 @@ OPERATIONS = (
         status=202,
         errors=(403, 404, 409, 503),
         short=True,
+        owner=owners.of_session_in_path,
     ),
     Operation(
         "DELETE",
@@ -61,7 +63,8 @@ OPERATIONS = (
         cancel_turn,
         Cancelling,
         status=202,
-        errors=(404,),
+        errors=(404, 503),
         short=True,
+        owner=owners.of_session_in_path,
     ),
 )

@@ -14,10 +14,11 @@ from callgate.core.calls import CallerKind, ToolCall
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
 from callgate.policy.rules import Outcome
 from callgate.runtime import Runtime
+from callgate.surfaces.http import owners
 from callgate.surfaces.http.contexts import Context
+from callgate.surfaces.http.disconnects import while_connected
 from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import not_found
-from callgate.surfaces.http.routes.calls import while_connected
 from callgate.surfaces.http.routes.values import Input, Result, result_of
 from callgate.tools.undo import Undo
 from callgate.workspace.undo.history import History
@@ -81,5 +82,6 @@ OPERATIONS = (
         Result,
         body=UndoWhat,
         errors=(403, 404, 503),
+        owner=owners.of_session_in_path,
     ),
 )

@@ -76,6 +76,8 @@ class Session(Value, frozen=True, kw_only=True):
     """Whether a process has it."""
     live: bool
     """Whether this instance has it."""
+    server: str | None = None
+    """The label of the server that owns it, if it is one."""
     client: str | None = None
     """Who opened it, as far as that is known."""
     first_tool: str | None = None
@@ -147,11 +149,13 @@ def tool_of(tool: Registered, hidden: str | None) -> Tool:
     )
 
 
-def session_of(stored: StoredSession, *, live: bool) -> Session:
-    return Session(**session_fields(stored, live=live))
+def session_of(stored: StoredSession, *, live: bool, server: str | None = None) -> Session:
+    return Session(**session_fields(stored, live=live, server=server))
 
 
-def session_fields(stored: StoredSession, *, live: bool) -> dict[str, Any]:
+def session_fields(
+    stored: StoredSession, *, live: bool, server: str | None = None
+) -> dict[str, Any]:
     return {
         "id": stored.id,
         "title": stored.title,
@@ -164,4 +168,5 @@ def session_fields(stored: StoredSession, *, live: bool) -> dict[str, Any]:
         "turn_id": stored.turn_id,
         "owned": stored.owner is not None,
         "live": live,
+        "server": server,
     }

@@ -2,6 +2,7 @@
 
     store --page--> [events] --once for each kind of subscription--> bytes --> its clients
     bus ----------> what is not kept (deltas of chat), behind the events that came before it
+    other servers -> the same of their sessions (`remote_deltas`), which may come late
 
 A subscription first reads for itself what it missed (`subscriptions`) and joins where that meets
 what is sent here. Nobody waits for a client: what it does not read in time is its own loss. Many
@@ -16,7 +17,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from callgate.core.events import UNKEPT, Event
+from callgate.core.events import (
+    CHAT,
+    SESSION_RESUMED,
+    TURN_CANCELLED,
+    TURN_COMPLETED,
+    UNKEPT,
+    Event,
+)
 from callgate.core.stores import POLL_S, EventPage, Store, StoreError
 from callgate.core.task_sets import start_task
 from callgate.core.turns import SLICE_S, Pace, fair_turns
@@ -27,6 +35,10 @@ _DEFER_S = 1.0
 """How long a delta waits for the event before it, which may never be kept."""
 _PENDING_S = 0.02
 """When to look again for events that are being committed behind others."""
+_CLOSING = frozenset({CHAT, TURN_COMPLETED, TURN_CANCELLED})
+"""What a delta must not come behind: the whole text, or the end."""
+_REMEMBERED = 8_192
+"""Events sent, of which we know that they were."""
 _log = logging.getLogger("callgate.http")
 
 
@@ -47,6 +59,9 @@ class Kind(NamedTuple):
 
     def wants(self, event: Event) -> bool:
         return self.session in (None, event.session_id) and wants(self.types, event)
+
+    def wants_type(self, type: str) -> bool:
+        return self.types is None or type in self.types
 
     def write(self, tails: Iterable[bytes]) -> bytes:
         return b"".join([packed(self.head + tail) for tail in tails])
@@ -90,6 +105,15 @@ class Fanout:
         """By session: the last kept event that was heard, and is not sent yet."""
         self._deferred: dict[str, list[Event]] = {}
         """By such an event: what is to be sent after it."""
+        self.hears_elsewhere = False
+        """Whether deltas of other servers may come."""
+        self.on_resumed: Callable[[Event], None] | None = None
+        """Hears that a session has another owner."""
+        self._sent: dict[str, int] = {}
+        """The last events sent, by id, and their order; only if `hears_elsewhere`."""
+        self._closed: dict[str, int] = {}
+        """By session: the order of the last event that closes a text."""
+        self._count = 0
         self._sending: deque[Iterator[None]] = deque()
         """What is being sent, client by client, and what follows."""
         self._all_sent = asyncio.Event()
@@ -127,6 +151,8 @@ class Fanout:
         self._seqs.clear()
         self._before.clear()
         self._deferred.clear()
+        self._sent.clear()
+        self._closed.clear()
         self._sending.clear()
         self._all_sent.set()
 
@@ -178,7 +204,13 @@ class Fanout:
         for event, seq, tail in zip(page.events, page.seqs, tails, strict=True):
             outgoing.append(_Outgoing(event, seq, tail))
             self._seqs[event.session_id] = seq
-            if self._before:
+            if self.hears_elsewhere:
+                self._remember(event.id)
+                if event.type == SESSION_RESUMED and self.on_resumed is not None:
+                    self.on_resumed(event)
+                if event.type in _CLOSING:
+                    self._closed[event.session_id] = self._count
+            if self._before or self._deferred:
                 outgoing += self._after(event.session_id, event.id)
         self.cursor = page.cursor
         self._send(outgoing)
@@ -241,6 +273,23 @@ class Fanout:
         else:
             self._send([_unstored(event)])
 
+    def hear_elsewhere(self, event: Event, before: str | None) -> None:
+        """A delta of another server, and the kept event of its session that came before it.
+
+        One that comes too late for its place is left out."""
+        if before is None:
+            self._send([_unstored(event)])
+        elif before not in self._sent:
+            self._defer(event, before)
+        elif self._sent[before] >= self._closed.get(event.session_id, 0):
+            self._send([_unstored(event)])
+
+    def _remember(self, id: str) -> None:
+        self._count += 1
+        self._sent[id] = self._count
+        if len(self._sent) > _REMEMBERED:
+            del self._sent[next(iter(self._sent))]
+
     def _defer(self, event: Event, before: str) -> None:
         deferred = self._deferred.setdefault(before, [])
         deferred.append(event)
@@ -250,6 +299,8 @@ class Fanout:
 
     def _let_go(self, session: str, before: str) -> None:
         if before in self._deferred:
+            if self.hears_elsewhere:
+                self._remember(before)  # it was sent before we looked, or never will be
             self._send(self._after(session, before))
 
     def _after(self, session: str, before: str) -> list[_Outgoing]:

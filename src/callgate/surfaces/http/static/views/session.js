@@ -48,6 +48,7 @@ export function Session({ id, query }) {
     <div class="scroll">
     ${session && html`<p class="quiet facts-line"><${Text} value=${session.workspace} />
       ${` · mode ${session.mode} · ${events.length} events · ${moment(session.created_at)} · `}
+      ${session.server && !session.live && html`<${Text} value=${`at server ${session.server}`} />${" · "}`}
       <code>${session.id}</code></p>`}
     <${Questions} of=${undoing} />
     ${told && html`<p class="told" role="status"><${Text} value=${told} /></p>`}

@@ -1,0 +1,127 @@
+"""Several real servers that share one home, as several machines share one database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.unit.surfaces.http.instances import Client
+
+LIMIT_S = 60.0
+GREETING = "Good day to you, and to everyone who watches from afar.\n" * 30
+"""Long enough to be shown while it is being said."""
+
+
+class ServerProcess:
+    def __init__(self, process: subprocess.Popen[str], name: str) -> None:
+        self.process = process
+        self.name = name
+        assert process.stdout is not None
+        line = process.stdout.readline().split()
+        assert len(line) == 3, line
+        self.pid, self.url, self.token = int(line[0]), line[1], line[2]
+        self.port = int(self.url.rpartition(":")[2])
+        self._clients: list[Client] = []
+
+    def client(self, token: str | None = "") -> Client:
+        made = Client(self.port, self.token if token == "" else token)
+        self._clients.append(made)
+        return made
+
+    def signal(self, which: signal.Signals) -> None:
+        os.kill(self.pid, which)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.process.wait(LIMIT_S)
+
+    async def close(self) -> None:
+        for each in self._clients:
+            await each.http.aclose()
+        self.process.send_signal(signal.SIGCONT)
+        assert self.process.stdin is not None and self.process.stdout is not None
+        if self.process.poll() is None:
+            self.process.stdin.close()
+            try:
+                await asyncio.to_thread(self.process.wait, LIMIT_S)
+            finally:
+                self.process.kill()
+        else:
+            self.process.stdin.close()
+        self.process.stdout.close()
+
+
+class Cluster:
+    def __init__(self, base: Path) -> None:
+        self.base, self.home, self.ws = base, base / "h", base / "ws"
+        self.log = base / "stderr.log"
+        self.ws.mkdir()
+        for private in (self.home, base / "run"):
+            private.mkdir(mode=0o700)
+        self._servers: list[ServerProcess] = []
+        self.settings("")
+
+    def settings(self, text: str, replies: str = "") -> None:
+        """Settings of all servers, and what their model says."""
+        script = self.base / "model.toml"
+        usual = "chunk = 24\ndelay_s = 0.02\n" + f"[[replies]]\ntext = {json.dumps(GREETING)}\n" * 9
+        script.write_text(replies or usual)
+        model = f'model = "played"\n[models.played]\nkind = "scripted"\npath = "{script}"\n'
+        (self.home / "settings.toml").write_text(model + text)
+
+    def start(self, name: str = "", **environment: str) -> ServerProcess:
+        name = name or "abcdefgh"[len(self._servers)]
+        with self.log.open("a") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.servers.server", str(self.base / "run" / name)],
+                env={
+                    **os.environ,
+                    "CALLGATE_HOME": str(self.home),
+                    "SERVERS_TEST": str(self.base),
+                    "PYTHONPATH": os.getcwd(),
+                    **environment,
+                },
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        made = ServerProcess(process, name)
+        self._servers.append(made)
+        return made
+
+    async def close(self) -> None:
+        for each in self._servers:
+            await each.close()
+
+    # What the tools did.
+
+    def done(self) -> list[str]:
+        """What every tool of every server did, in order."""
+        try:
+            return (self.base / "done.log").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+
+    def done_by(self, server: ServerProcess) -> list[str]:
+        return [text for pid, _, text in (line.partition(" ") for line in self.done()) if pid == str(server.pid)]
+
+    async def until_done(self, *texts: str) -> None:
+        await until(lambda: {line.partition(" ")[2] for line in self.done()} >= set(texts))
+
+    def go(self) -> None:
+        """Let every tool that holds end."""
+        (self.base / "go").touch()
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():
+            await asyncio.sleep(0.01)

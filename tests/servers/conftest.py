@@ -1,0 +1,23 @@
+"""Servers in processes of their own, on one store."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers.clusters import Cluster
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    base = Path(tempfile.mkdtemp(prefix="cg"))  # short enough for a socket
+    made = Cluster(base)
+    try:
+        yield made
+    finally:
+        await made.close()
+        shutil.rmtree(base, ignore_errors=True)
