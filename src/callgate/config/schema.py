@@ -137,11 +137,14 @@ class RetentionTable(_Table, frozen=True):
 
 
 class InstanceTable(_Table, frozen=True):
-    """`[instance]`: whether `callgate call` starts an instance."""
+    """`[instance]`: when instances start and end."""
 
     on_demand_minutes: Annotated[float, msgspec.Meta(ge=0, le=1440)] = 0
     """A call that finds no instance starts one in the background, for those that follow; it ends
     after so many minutes in which nobody used it. 0: none is started."""
+    drain_seconds: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 25.0
+    """How long `callgate serve` lets calls and turns go on after SIGTERM, while it takes no new
+    ones. A second signal ends it at once. 0: what runs is stopped at once."""
 
 
 class ToolsTable(_Table, frozen=True):

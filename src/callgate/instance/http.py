@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from callgate.core.sessions import Mode
 from callgate.instance.directories import ServedDirectories
 from callgate.instance.listeners import listen_http
+from callgate.surfaces.draining import Draining
 from callgate.surfaces.http.access import Access, private_name, token_path
 from callgate.surfaces.http.addresses import Address, Names
 from callgate.surfaces.http.dependencies import Dependencies, Served
@@ -23,6 +24,7 @@ def open_http(
     record: InstanceRecord,
     ceiling: Mode | None,
     unfinished: Unfinished,
+    draining: Draining,
 ) -> tuple[LazyHttpServer, Access]:
     """A server that listens, and who may come in. Raises `CannotServe`."""
     listening, bound = listen_http(addresses)
@@ -56,5 +58,6 @@ def open_http(
         skills=lambda: wired.skills,
         refresh=wired.policies.refresh,
         unfinished=unfinished,
+        draining=draining,
     )
     return LazyHttpServer(listening, dependencies), access

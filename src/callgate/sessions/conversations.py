@@ -72,6 +72,10 @@ class Conversations:
         self.emit(session, SESSION_RESUMED, "system", {})
         return session, snapshot
 
+    async def release(self, session: Session) -> None:
+        """Give a session back: another process may resume it."""
+        await self._log.release(session.id)
+
     async def begin_turn(self, session: Session, prompt: Message) -> str:
         """Begin a turn with what the user said; its id. `ValueError` while one is under way."""
         written = self.open_turn(session, prompt, turn_id())

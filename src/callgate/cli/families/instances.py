@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from callgate.cli.families.command import WORKSPACE_AND_MODE, Command, Parser, add, bounds, takes
 from callgate.cli.options import ACP, JSON, MODE, Option, minutes
 
+NOW = Option("--now", help="stop what runs, too; without it that has [instance] drain_seconds")
 HEADING = "serve editors and other programs"
 
 
@@ -77,7 +78,7 @@ def _mcp_wrap(parser: Parser) -> None:
 COMMANDS: Mapping[str, Command] = {
     "serve": Command("run an instance that others reach through a socket", "", _serve),
     "status": Command("show the instances that run", "", takes(JSON)),
-    "stop": Command("stop an instance", "[PID|LABEL]", takes(JSON)),
+    "stop": Command("stop an instance", "[PID|LABEL]", takes(NOW, JSON)),
     "dashboard": Command(
         "open the page of an instance in a browser",
         "",

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from callgate.runtime import Runtime
+from callgate.surfaces.draining import Draining
 from callgate.surfaces.http.access import Access
 from callgate.surfaces.http.addresses import Names
 from callgate.surfaces.http.dependencies import Hosting, Served
+from callgate.surfaces.http.readiness import Readiness
 from callgate.surfaces.http.stream.fanout import Fanout
 from callgate.surfaces.live_sessions import LiveSessions
 from callgate.workspace.undo.history import History
@@ -26,4 +28,6 @@ class Context(NamedTuple):
     fanout: Fanout
     hosts: Hosting | None
     history: History
+    draining: Draining
+    readiness: Readiness
     skills: Callable[[], Skills] | None = None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from callgate.core.sessions import Mode, Session
 from callgate.protocol.socket_v1.frames import HostEntry
 from callgate.runtime import Runtime
+from callgate.surfaces.draining import Draining
 from callgate.surfaces.http.access import Access
 from callgate.surfaces.http.addresses import Names
 from callgate.surfaces.unfinished import Unfinished
@@ -78,3 +79,5 @@ class Dependencies(NamedTuple):
     """Look at the settings and the saved rules at once."""
     unfinished: Unfinished | None = None
     """The bound that other surfaces share."""
+    draining: Draining | None = None
+    """Shared with other surfaces, too."""

@@ -22,7 +22,13 @@ from callgate.protocol import strict_json
 from callgate.redaction.texts import redact
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.guard import VISITOR
-from callgate.surfaces.http.problems import Problem, bad_request, invalid, problem_of
+from callgate.surfaces.http.problems import (
+    Problem,
+    bad_request,
+    draining,
+    invalid,
+    problem_of,
+)
 from callgate.surfaces.http.responses import (
     JSON,
     HttpResponse,
@@ -76,10 +82,16 @@ class Operation(NamedTuple):
     """Also as server-sent events."""
     declined: Any = None
     """The type of a 409 answer that is no plain error."""
+    while_draining: bool = False
+    """Also done while the instance drains, though it is no GET and no DELETE."""
 
     @property
     def paths(self) -> list[str]:
         return [self.path, self.path.removeprefix("/v1")] if self.short else [self.path]
+
+    @property
+    def begins_work(self) -> bool:
+        return self.method in ("POST", "PATCH") and not self.while_draining
 
 
 class Endpoint:
@@ -94,6 +106,8 @@ class Endpoint:
         try:
             if operation is None:
                 raise _wrong_method(self._by_method)
+            if operation.begins_work and self._context.draining.has_begun:
+                raise draining()
             request = await _read(operation, scope, receive)
             answer = await operation.run(self._context, request)
         except Exception as error:  # ours become an answer; a defect is logged, not shown

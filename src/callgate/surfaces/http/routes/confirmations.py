@@ -129,6 +129,7 @@ OPERATIONS = (
         body=Decision,
         errors=(404,),
         declined=Decided,
+        while_draining=True,
     ),
     Operation(
         "POST",
@@ -139,6 +140,7 @@ OPERATIONS = (
         body=Decision,
         errors=(404,),
         declined=Decided,
+        while_draining=True,
         short=True,
     ),
 )
