@@ -145,6 +145,9 @@ class InstanceTable(_Table, frozen=True):
     drain_seconds: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 25.0
     """How long `callgate serve` lets calls and turns go on after SIGTERM, while it takes no new
     ones. A second signal ends it at once. 0: what runs is stopped at once."""
+    public_url: str | None = None
+    """Where people and programs reach this instance through a load balancer, such as
+    `"https://callgate.example"`: requests with this host, and pages of this origin, are let in."""
 
 
 class ToolsTable(_Table, frozen=True):

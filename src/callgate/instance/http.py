@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from callgate.core.sessions import Mode
 from callgate.instance.directories import ServedDirectories
+from callgate.instance.errors import CannotServe
 from callgate.instance.listeners import listen_http
 from callgate.surfaces.draining import Draining
 from callgate.surfaces.http.access import Access, private_name, token_path
-from callgate.surfaces.http.addresses import Address, Names
+from callgate.surfaces.http.addresses import Address, BadAddress, Names, read_public
 from callgate.surfaces.http.dependencies import Dependencies, Served
 from callgate.surfaces.http.lazy_server import LazyHttpServer
 from callgate.surfaces.socket.instances import InstanceRecord
@@ -31,7 +32,8 @@ def open_http(
     home, settings = wired.home, wired.settings
     try:
         access = Access(token_path(home.path, record.pid))
-        names = Names(bound, private_name(home.path) if bound.is_local else None)
+        private = private_name(home.path) if bound.is_local else None
+        names = Names(bound, private, public=_public(settings.instance.public_url))
     except BaseException:
         listening.close()
         raise
@@ -61,3 +63,10 @@ def open_http(
         draining=draining,
     )
     return LazyHttpServer(listening, dependencies), access
+
+
+def _public(url: str | None) -> str | None:
+    try:
+        return None if url is None else read_public(url)
+    except BadAddress as error:
+        raise CannotServe(f"[instance] public_url: {error}") from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from callgate.surfaces.accepting import BACKLOG
 
@@ -63,6 +64,22 @@ def read_address(text: str, *, allow_remote: bool) -> Address:
     return address
 
 
+def read_public(text: str) -> str:
+    """The origin of a URL such as `https://callgate.example`. Raises `BadAddress`."""
+    try:
+        url = urlsplit(text.lower())
+        usual = {"http": 80, "https": 443}.get(url.scheme)
+        port = url.port
+    except ValueError:
+        usual = port = None
+    if usual is None or not url.hostname or "@" in url.netloc or url.path not in ("", "/"):
+        raise BadAddress(f"{text!r} is not a URL without a path, such as https://callgate.example")
+    if url.query or url.fragment:
+        raise BadAddress(f"{text!r} has more than a host and a port")
+    host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
+    return f"{url.scheme}://{host}" + ("" if port in (None, usual) else f":{port}")
+
+
 def bind(address: Address) -> socket.socket:
     """A listening socket. Raises `BadAddress`."""
     try:
@@ -94,9 +111,13 @@ class Names(NamedTuple):
     private: str | None = None
     """A name for browsers that nobody else knows: cookies know no ports, so those of 127.0.0.1
     are shown to every server there that the person visits."""
+    public: str | None = None
+    """The origin of the load balancer before us, as `read_public` writes it."""
 
     def is_ours(self, host: str) -> bool:
         """Whether the value of a `Host` header means us."""
+        if self.public is not None and host.lower() == self.public.partition("://")[2]:
+            return True
         name, port = _split(host.lower(), self.address.port)
         if port != str(self.address.port):
             return False
@@ -106,9 +127,18 @@ class Names(NamedTuple):
             return _ip(name.strip("[]")) is not None
         return f"{name}:{port}" == self.address.written.lower()
 
+    def is_own_origin(self, origin: str, host: str) -> bool:
+        """Whether a page of an origin is ours, in a request to a host that is."""
+        if self.public is not None and host.lower() == self.public.partition("://")[2]:
+            return origin == self.public
+        return origin == f"http://{host}"
+
     @property
     def page_url(self) -> str:
-        """Where a browser of this machine finds us: it looks up no `.localhost`."""
+        """Where a browser finds us: behind a load balancer, or on this machine, whose browsers
+        look up no `.localhost`."""
+        if self.public is not None:
+            return self.public
         if self.private is None or not self.address.is_local:
             return self.url
         return f"http://{self.private}:{self.address.port}"
