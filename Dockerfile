@@ -14,6 +14,7 @@ RUN sed '/^# for development/,$d' constraints.txt > needs.txt \
  && python -m venv /opt/callgate \
  && /opt/callgate/bin/python -m pip install --no-cache-dir --require-hashes -r needs.txt
 COPY pyproject.toml README.md LICENSE ./
+COPY packages/tool-host-node ./packages/tool-host-node
 COPY src ./src
 RUN /opt/callgate/bin/python -m pip install --no-cache-dir --no-deps --no-build-isolation . \
  && /opt/callgate/bin/python -m pip uninstall --yes hatchling pip \
