@@ -29,7 +29,7 @@ def run(*words: str, env: Mapping[str, str] | None = None, stdin: str = "") -> s
         env={**os.environ, **(env or {})},
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    return ran.stdout
+    return ran.stdout or ran.stderr
 
 
 def helm(*words: str) -> str:

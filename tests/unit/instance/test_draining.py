@@ -47,12 +47,12 @@ async def change(what: str) -> str:
 class Served:
     """`callgate serve` in a process of its own, and a client that has its token."""
 
-    def __init__(self, base: Path, drain_s: float) -> None:
+    def __init__(self, base: Path, drain_s: float, more: str = "") -> None:
         self.base, self.home, self.ws = base, base / "h", base / "ws"
         self.home.mkdir(mode=0o700, exist_ok=True)
         self.ws.mkdir(exist_ok=True)
         (self.home / "mine.py").write_text(TOOLS)
-        self.settings = f'[tools]\nload = ["mine.py"]\n[instance]\ndrain_seconds = {drain_s}\n'
+        self.settings = f'[tools]\nload = ["mine.py"]\n[instance]\ndrain_seconds = {drain_s}\n{more}'
         (self.home / "settings.toml").write_text(self.settings)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "callgate", "serve", "--http", "127.0.0.1:0"],
@@ -131,8 +131,8 @@ def base() -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def serving(base: Path, drain_s: float = 50) -> AsyncIterator[Served]:
-    served = Served(base, drain_s)
+async def serving(base: Path, drain_s: float = 50, more: str = "") -> AsyncIterator[Served]:
+    served = Served(base, drain_s, more)
     try:
         yield served
     finally:
@@ -318,3 +318,15 @@ async def test_an_instance_with_settings_that_cannot_be_used_takes_no_work(base:
         assert "hunter2" not in answer.text and str(base) not in answer.text
         settings.write_text(served.settings)
         assert (await served.ready()).status_code == 200
+
+
+async def test_a_drain_may_last_longer_than_an_end(base: Path) -> None:
+    """The watchdog kills what has not ended `stop_s` after a signal; it waits for the drain first."""
+    async with serving(base, more="[limits]\nstop_s = 0.5\n") as served:
+        call = await served.begin()
+        served.process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            await asyncio.to_thread(served.process.wait, 2.0)
+        served.file.touch()
+        assert (await call).json()["value"] == "ended by itself"
+        assert (await served.ended())[0] == 0
