@@ -44,6 +44,7 @@ test: lint
 	@sh scripts/get_chromium.sh
 	@sh scripts/get_acp_clients.sh
 	@sh scripts/get_mcp_suite.sh
+	@sh scripts/get_deploy_tools.sh
 	$(BIN)/python -m pytest -n 4 -m "not soak" $(PYTEST_ARGS)
 	@echo "Left out: the long tests (make soak)."
 
@@ -69,6 +70,7 @@ soak: .venv/.ready-dev
 	@sh scripts/get_mcp_suite.sh
 	@sh scripts/get_mcp_servers.sh
 	@sh scripts/get_emulate.sh
+	@sh scripts/get_deploy_tools.sh
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m soak --hypothesis-profile soak \
 	  --timeout 1800 --durations 30 $(PYTEST_ARGS)
 

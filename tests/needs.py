@@ -20,6 +20,7 @@ import pytest
 
 _ACP_CLIENTS = Path(__file__).parents[1] / ".tools/acp/package-lock.json"
 _MCP_SERVERS = Path(__file__).parents[1] / ".tools/mcp_servers/requirements.txt"
+_DEPLOY_TOOLS = Path(__file__).parents[1] / ".tools/deploy/tools.txt"
 _EMULATE = Path(__file__).parents[1] / ".tools/emulate/package-lock.json"
 
 _CHECKS: dict[str, tuple[Callable[[], bool], str]] = {
@@ -34,6 +35,7 @@ _CHECKS: dict[str, tuple[Callable[[], bool], str]] = {
         "the checkout lies in /tmp, which no command in the sandbox sees",
     ),
     "google-api-python-client": (lambda: find_spec("googleapiclient") is not None, "not installed"),
+    "deploy tools": (_DEPLOY_TOOLS.exists, "see scripts/get_deploy_tools.sh"),
     "emulate": (_EMULATE.exists, "see scripts/get_emulate.sh"),
 }
 """Every other name is a program that must be found on PATH."""

@@ -220,6 +220,23 @@ class Runtime:
         that ends it."""
         return self._bus.listen(listener, session_id)
 
+    async def drain(self) -> None:
+        """Take no more calls beside those of turns under way, and give back the sessions in which
+        nothing happens. Another process may resume these at once."""
+        running = self.dispatcher.running
+        running.draining = True
+        idle = self.turns.withdraw_idle({each.call.session.id for each in running})
+        await asyncio.gather(*map(self.conversations.release, idle))
+
+    def unfinished(self) -> int:
+        """How many calls and turns would be cut short by an end now. Those that wait for a
+        person are not among them: a question outlives the process."""
+        running, asked = self.dispatcher.running, self._confirmations.asked()
+        calls = [each for each in running if each.call.id not in asked]
+        with_calls = {each.call.session.id for each in running}
+        turns = [each for each in self.turns.under_way() if each.session.id not in with_calls]
+        return len(calls) + len(turns)
+
     async def close(self) -> None:
         await self.dispatcher.close()
         await self._early_answers.close()

@@ -164,7 +164,7 @@ class RetentionTable(_Table, frozen=True):
 
 
 class InstanceTable(_Table, frozen=True):
-    """`[instance]`: whether `callgate call` starts an instance, and where other servers find it."""
+    """`[instance]`: when instances start and end, and where others find them."""
 
     on_demand_minutes: Annotated[float, msgspec.Meta(ge=0, le=1440)] = 0
     """A call that finds no instance starts one in the background, for those that follow; it ends
@@ -172,6 +172,12 @@ class InstanceTable(_Table, frozen=True):
     advertise_url: str | None = None
     """Where other servers of the same store reach this one, such as
     `"https://gate-1.example:4177"`; default: the address that it listens on."""
+    drain_seconds: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 25.0
+    """How long `callgate serve` lets calls and turns go on after SIGTERM, while it takes no new
+    ones. A second signal ends it at once. 0: what runs is stopped at once."""
+    public_url: str | None = None
+    """Where people and programs reach this instance through a load balancer, such as
+    `"https://callgate.example"`: requests with this host, and pages of this origin, are let in."""
 
 
 class SecretsTable(_Table, frozen=True):

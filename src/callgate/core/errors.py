@@ -149,6 +149,12 @@ class ToolShuttingDown(ToolError):
     def __init__(self, message: str = "The runtime is shutting down.", **more: Any) -> None:
         super().__init__(message, **more)
 
+    @classmethod
+    def draining(cls) -> ToolShuttingDown:
+        """What runs may end, and nothing new begins. Another instance may take it."""
+        message = "This instance is draining: it ends soon and takes no new work."
+        return cls(message, reason="draining")
+
 
 class ToolProtocolError(ToolError):
     error_class = ToolErrorClass.PROTOCOL_ERROR

@@ -149,6 +149,8 @@ class Running:
     def __init__(self, limits: StopLimits) -> None:
         self.limits = limits
         self.closing = False
+        self.draining = False
+        """Whether only the calls of turns under way are taken; none are when it is closing."""
         self._calls: dict[str, RunningCall] = {}
         self._by_session: defaultdict[str, dict[str, RunningCall]] = defaultdict(dict)
         """Session to shown id; the ids of a session in flight are unique."""
@@ -167,8 +169,11 @@ class Running:
             task = asyncio.current_task()
             assert task is not None
             cancelling = task.cancelling()
-        if self.closing:
-            raise ToolShuttingDown()
+        if self.draining:
+            if self.closing:
+                raise ToolShuttingDown()
+            if call.turn_id is None:
+                raise ToolShuttingDown.draining()
         session_id, shown_id = call.session.id, call.tool_use_id or call.id
         session = self._by_session[session_id]
         if shown_id in session or call.id in self._calls:
@@ -238,7 +243,7 @@ class Running:
 
     async def close(self) -> None:
         """Refuse new calls, stop the ones under way, wait until each has been answered."""
-        self.closing = True
+        self.closing = self.draining = True
         await self.stop_all(list(self._calls.values()), Stop.SHUTDOWN)
         await self._tasks.wait()
         self._strays.cancel()

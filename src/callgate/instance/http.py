@@ -8,8 +8,15 @@ from callgate.core.sessions import Mode
 from callgate.instance.directories import ServedDirectories
 from callgate.instance.errors import CannotServe
 from callgate.instance.listeners import listen_http
+from callgate.surfaces.draining import Draining
 from callgate.surfaces.http.access import Access, private_name, token_path
-from callgate.surfaces.http.addresses import Address, BadAddress, Names, read_advertised
+from callgate.surfaces.http.addresses import (
+    Address,
+    BadAddress,
+    Names,
+    read_advertised,
+    read_public,
+)
 from callgate.surfaces.http.dependencies import Dependencies, Served
 from callgate.surfaces.http.lazy_server import LazyHttpServer
 from callgate.surfaces.http.servers.directory import Description, Servers
@@ -25,6 +32,7 @@ def open_http(
     record: InstanceRecord,
     ceiling: Mode | None,
     unfinished: Unfinished,
+    draining: Draining,
 ) -> tuple[LazyHttpServer, Access]:
     """A server that listens, and who may come in. Raises `CannotServe`."""
     listening, bound = listen_http(addresses)
@@ -32,7 +40,12 @@ def open_http(
     try:
         access = Access(token_path(home.path, record.pid))
         private = private_name(home.path) if bound.is_local else None
-        names = Names(bound, private, _advertised(settings.instance.advertise_url))
+        names = Names(
+            bound,
+            private,
+            advertised=_advertised(settings.instance.advertise_url),
+            public=_public(settings.instance.public_url),
+        )
     except BaseException:
         listening.close()
         raise
@@ -60,6 +73,7 @@ def open_http(
         refresh=wired.policies.refresh,
         unfinished=unfinished,
         servers=Servers(wired.runtime.store, _description(names, record)),
+        draining=draining,
     )
     return LazyHttpServer(listening, dependencies), access
 
@@ -69,6 +83,13 @@ def _advertised(url: str | None) -> str | None:
         return None if url is None else read_advertised(url)
     except BadAddress as error:
         raise CannotServe(f"[instance] advertise_url: {error}") from error
+
+
+def _public(url: str | None) -> str | None:
+    try:
+        return None if url is None else read_public(url)
+    except BadAddress as error:
+        raise CannotServe(f"[instance] public_url: {error}") from error
 
 
 def _description(names: Names, record: InstanceRecord) -> Description:

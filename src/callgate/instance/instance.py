@@ -1,9 +1,12 @@
 """An instance: a runtime that others reach through a socket and HTTP, and find by its records.
 
-    made ---async with---> listening, published, maintained ---end---> withdrawn, drained, closed
+    made ---async with---> listening, published, maintained ---end---> withdrawn, stopped, closed
+                                             |                   ^
+                                             +------ drain ------+
 
 Its end takes the record back first, then no more peers are taken, what runs is stopped, answers
-go out, and the runtime is closed. If it cannot begin, nothing of it is left.
+go out, and the runtime is closed. With `drain` before it, what runs may end by itself. If it
+cannot begin, nothing of it is left.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 
 from callgate.config.schema import Settings
@@ -32,6 +35,7 @@ from callgate.instance.maintenance import LOOK_EVERY_S, Maintenance
 from callgate.instance.memory_release import Memory
 from callgate.instance.usage import Usage
 from callgate.policy.rules import is_within
+from callgate.surfaces.draining import Draining
 from callgate.surfaces.http.access import Access, reap_tokens
 from callgate.surfaces.http.lazy_server import LazyHttpServer
 from callgate.surfaces.http.servers.directory import Servers
@@ -42,6 +46,8 @@ from callgate.surfaces.unfinished import Unfinished
 from callgate.wiring.runtime import Wired
 
 _log = logging.getLogger("callgate.serve")
+_LOOK_AGAIN_S = 0.2
+"""What ends is told by an event just before it is over."""
 
 
 class Instance:
@@ -70,6 +76,7 @@ class Instance:
         self._owns_process = owns_process
         self._http: LazyHttpServer | None = None
         self._access: Access | None = None
+        self._draining = Draining()
 
     @property
     def socket(self) -> str:
@@ -106,6 +113,27 @@ class Instance:
             await asyncio.sleep(min(LOOK_EVERY_S, limit_s))
             if not self._is_busy():
                 return
+
+    async def drain(self, limit_s: float) -> int:
+        """Take no more work, and wait until what runs has ended; returns how many calls and turns
+        had not after `limit_s`. HTTP goes on to answer: who asks for work is sent elsewhere."""
+        changed = asyncio.Event()
+        unlisten = self.runtime.listen(lambda _: changed.set())
+        self._draining.begin()
+        self._maintenance.stop_listening()
+        try:
+            async with asyncio.timeout(limit_s):
+                await self.runtime.drain()
+                while self.runtime.unfinished():
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_LOOK_AGAIN_S):
+                            await changed.wait()
+                    changed.clear()
+        except TimeoutError:
+            pass
+        finally:
+            unlisten()
+        return self.runtime.unfinished()
 
     def _is_busy(self) -> bool:
         return len(self._server) > 0 or bool(self.runtime.in_flight())
@@ -207,6 +235,7 @@ class Instance:
             self._record,
             self._ceiling,
             unfinished,
+            self._draining,
         )
 
     def _process_chores(self) -> list[Callable[[], object]]:

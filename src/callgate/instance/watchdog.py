@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 LOG = "stalled.log"
 _BEAT_S = 1.0
 _NUMBER = struct.Struct("=d")
+_DRAINED_AT = _NUMBER.size
+"""Where in the shared memory stands until when the process may drain; before it, the last beat."""
 _LARGEST_LOG = 1024 * 1024
 _MOST_READ = 256 * 1024
 _QUIET_MS = 100
@@ -61,6 +63,10 @@ class Watchdog:
         self._listen()
         asyncio.get_running_loop().call_later(_BEAT_S, self.beat)
 
+    def allow(self, drain_s: float) -> None:
+        """The time that the process has to end begins so much later; 0: now."""
+        _NUMBER.pack_into(self._beats, _DRAINED_AT, time.monotonic() + drain_s)
+
     def _listen(self) -> None:
         """Hear of signals before Python's own handlers do; whoever installs one takes this away.
         What the system itself does with a signal needs no help."""
@@ -72,27 +78,28 @@ class Watchdog:
 
 def watch_runtime(
     wired: Wired, *, interrupts: tuple[int, ...] = (), to_stderr: bool = False
-) -> None:
+) -> Watchdog | None:
     """Watch the loop that runs, as the settings say. Stacks go to a log in the home.
 
-    Once for a process: a call within a chat has a loop of its own, and the chat's is watched."""
+    Once for a process: a call within a chat has a loop of its own, and the chat's is watched.
+    None is returned the second time."""
     if os.getpid() in _watched:
-        return
+        return None
     _watched.add(os.getpid())
     limits = wired.settings.limits
     log = None if to_stderr else os.path.join(wired.home.path, LOG)
-    watch(stall_s=limits.stall_s, stop_s=limits.stop_s, log=log, interrupts=interrupts)
+    return watch(stall_s=limits.stall_s, stop_s=limits.stop_s, log=log, interrupts=interrupts)
 
 
 def watch(
     *, stall_s: float, stop_s: float, log: str | None, interrupts: tuple[int, ...] = ()
-) -> None:
+) -> Watchdog:
     """Watch the loop that runs. After a signal of `ENDS` the process has `stop_s` to end, and
     `stall_s` if its loop does not turn; after two of `interrupts` only the latter counts.
 
     `log` is a file for stacks; None: stderr.
     """
-    beats = mmap.mmap(-1, _NUMBER.size)
+    beats = mmap.mmap(-1, 2 * _NUMBER.size)
     pipes = [os.pipe() for _ in range(3)]
     for _, write_end in pipes:
         os.set_blocking(write_end, False)
@@ -106,6 +113,7 @@ def watch(
     heard: dict[int, int] = {number: pipes[2 if number in interrupts else 1][1] for number in ENDS}
     watchdog = Watchdog(beats, pipes[0][1], heard, stall_s)
     asyncio.get_running_loop().call_soon(watchdog.beat)
+    return watchdog
 
 
 # --- in the watchdog ------------------------------------------------------------------------------
@@ -199,7 +207,8 @@ class _Guard:
         turned = float(_NUMBER.unpack_from(self._beats, 0)[0])
         is_stuck = now - turned > self._stall_s + _BEAT_S
         if self._ended_at is not None:
-            waited = now - self._ended_at
+            drained_at = float(_NUMBER.unpack_from(self._beats, _DRAINED_AT)[0])
+            waited = now - max(self._ended_at, 0.0 if is_stuck else drained_at)
             if waited > self._stop_s or (is_stuck and waited > self._stall_s):
                 return f"a signal to end was not answered within {waited:.0f} s"
         if self._interrupted_at is not None:

@@ -76,6 +76,10 @@ class Conversations:
         """Whether another process has taken over a session of ours: it took us for dead."""
         return self._log.has_lost(session_id)
 
+    async def release(self, session: Session) -> None:
+        """Give a session back: another process may resume it."""
+        await self._log.release(session.id)
+
     async def begin_turn(self, session: Session, prompt: Message) -> str:
         """Begin a turn with what the user said; its id. `ValueError` while one is under way."""
         written = self.open_turn(session, prompt, turn_id())

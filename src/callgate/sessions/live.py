@@ -17,7 +17,7 @@ works in it then, and whoever resumes the session goes on with it (`reserve_open
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from callgate.core.sessions import Session
 from callgate.sessions.conversations import Conversations
@@ -76,6 +76,10 @@ class SessionTurns:
         live = self._live.get(session_id)
         return None if live is None else live.turn
 
+    def under_way(self) -> list[SessionTurn]:
+        """The turns of all sessions, from their reservations to their ends."""
+        return [live.turn for live in self._live.values() if live.turn is not None]
+
     def cancel(self, session_id: str, reason: str = USER_CANCEL) -> bool:
         """Stop the turn of a session; False if there is none that can be stopped."""
         turn = self.running(session_id)
@@ -109,6 +113,17 @@ class SessionTurns:
     @property
     def served_count(self) -> int:
         return sum(live.is_served for live in self._live.values())
+
+    def withdraw_idle(self, busy: Collection[str]) -> list[Session]:
+        """Serve the sessions no longer that have no turn and are not `busy`; returns them."""
+        idle = [
+            live.session
+            for live in self._live.values()
+            if live.is_served and live.turn is None and live.session.id not in busy
+        ]
+        for session in idle:
+            del self._live[session.id]
+        return idle
 
     def cancel_served(self) -> None:
         """Stop the turn of every session that is served."""

@@ -244,7 +244,7 @@ async def test_a_reader_that_falls_behind_is_told_how_much_it_missed(working: Se
         assert got[2] == Gap(4)
 
 
-@pytest.mark.parametrize(("signal", "reason"), [(signal.SIGTERM, "shutting_down"), (signal.SIGKILL, "lost")])
+@pytest.mark.parametrize(("signal", "reason"), [(signal.SIGINT, "shutting_down"), (signal.SIGKILL, "lost")])
 async def test_an_instance_that_ends_is_gone_for_good(signal: int, reason: str) -> None:
     with serving("--mode", "write") as served:
         async with connect(**served.target) as gate:

@@ -243,7 +243,7 @@ def test_events_are_those_of_the_own_calls(served: Served) -> None:
     assert types == ["tool.called", "tool.completed"] * 2
 
 
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGINT"])
 def test_an_instance_that_goes_away_within_a_call_ends_it(working: Served, how: str) -> None:
     code, error = working.node(
         """
@@ -258,7 +258,7 @@ def test_an_instance_that_goes_away_within_a_call_ends_it(working: Served, how: 
         how=how,
         sleep=SLEEP,
     )
-    ends = {"SIGKILL": {"INSTANCE_GONE"}, "SIGTERM": {"RUNTIME_SHUTTING_DOWN", "CANCELLED"}}
+    ends = {"SIGKILL": {"INSTANCE_GONE"}, "SIGINT": {"RUNTIME_SHUTTING_DOWN", "CANCELLED"}}
     assert code in ends[how]
     assert error == "INSTANCE_GONE"
     working.process.wait(60)

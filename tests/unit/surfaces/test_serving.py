@@ -104,8 +104,8 @@ class Served:
         assert self.process.stdout is not None
         self.process.stdout.close()
 
-    def stop(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
         self.process.wait(60)
 
 
@@ -403,7 +403,7 @@ def test_a_peer_that_goes_away_ends_its_calls(working: Served) -> None:
 def test_stopping_ends_everything_and_leaves_nothing(working: Served) -> None:
     peer, idle = working.peer(), working.peer()
     begun(peer, working)
-    working.stop()
+    working.stop(signal.SIGINT)
     assert peer.until("tool_result")["result"]["error"]["code"] in (
         "RUNTIME_SHUTTING_DOWN",
         "CANCELLED",

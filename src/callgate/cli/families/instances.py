@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from callgate.cli.families.command import WORKSPACE_AND_MODE, Command, Parser, add, bounds, takes
 from callgate.cli.options import ACP, JSON, MODE, Option, minutes
 
+NOW = Option("--now", help="stop what runs, too; without it that has [instance] drain_seconds")
 HEADING = "serve editors and other programs"
 
 
@@ -84,7 +85,7 @@ COMMANDS: Mapping[str, Command] = {
         "A server is an instance that answers HTTP. Those that live and do not answer are listed,\n"
         "and clocks that differ by more than two seconds.",
     ),
-    "stop": Command("stop an instance", "[PID|LABEL]", takes(JSON)),
+    "stop": Command("stop an instance", "[PID|LABEL]", takes(NOW, JSON)),
     "dashboard": Command(
         "open the page of an instance in a browser",
         "",

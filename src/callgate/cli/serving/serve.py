@@ -4,6 +4,7 @@ to stop."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -17,17 +18,20 @@ from callgate.cli.serving.detach import detach
 from callgate.cli.ui.terminal import say
 from callgate.config.home import Home
 from callgate.core.errors import ToolErrorClass
+from callgate.core.task_sets import TaskSet
 from callgate.instance.directories import ServedDirectories, served_roots
 from callgate.instance.errors import CannotServe
 from callgate.instance.instance import Instance
 from callgate.instance.listeners import USUAL_HTTP, Endpoints
 from callgate.instance.log_file import LOG
 from callgate.instance.systemd import notify_ready
-from callgate.instance.watchdog import watch_runtime
+from callgate.instance.watchdog import Watchdog, watch_runtime
 from callgate.surfaces.http.addresses import Address, BadAddress, read_address
 from callgate.wiring.runtime import Wired
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_log = logging.getLogger("callgate.serve")
+_AT_ONCE = (signal.SIGINT, signal.SIGHUP)
+"""A person at the terminal, or one who left it; after SIGTERM what runs may end."""
 
 
 def serve(options: Namespace) -> int:
@@ -88,15 +92,14 @@ async def _serve(
     instance: Instance, wired: Wired, ready: Callable[[], None] | None, options: Namespace
 ) -> str | None:
     """Serve until a signal comes; returns why it ended, if nobody asked for that."""
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for each in _SIGNALS:
-        loop.add_signal_handler(each, stopped.set)
+    ending = _Ending()
+    stopped = ending.wanted
     async with instance:
         _announce(instance)
         if ready is not None:
             ready()
-        watch_runtime(wired, to_stderr=True)  # now that stderr is the log, where there is one
+        # now that stderr is the log, where there is one
+        watchdog = watch_runtime(wired, to_stderr=True)
         instance.warm()
         async with asyncio.TaskGroup() as tasks:
             failing = tasks.create_task(instance.wait())
@@ -110,10 +113,58 @@ async def _serve(
             await stopped.wait()
             ended = failing.result() if failing.done() else None
             idle = "nobody uses it" if idling is not None and idling.done() else None
+            if ending.may_drain:
+                await _drain(instance, wired, watchdog, ending)
             say("callgate: stopping" + (f": {why}" if (why := ended or idle) else ""))
             for task in (failing, *others):
                 task.cancel()
     return ended
+
+
+class _Ending:
+    """What signals ask for: the first SIGTERM a drain, any other an end at once."""
+
+    def __init__(self) -> None:
+        self.wanted = asyncio.Event()
+        self.may_drain = False
+        self.at_once = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._terminate)
+        for each in _AT_ONCE:
+            loop.add_signal_handler(each, self._end)
+
+    def _terminate(self) -> None:
+        if self.wanted.is_set():
+            self._end()
+        else:
+            self.may_drain = True
+            self.wanted.set()
+
+    def _end(self) -> None:
+        self.at_once.set()
+        self.wanted.set()
+
+
+async def _drain(
+    instance: Instance, wired: Wired, watchdog: Watchdog | None, ending: _Ending
+) -> None:
+    """Let what runs end, within the limit of the settings, or until a second signal comes."""
+    limit_s = wired.settings.instance.drain_seconds
+    count = instance.runtime.unfinished()
+    if watchdog is not None:
+        watchdog.allow(limit_s)
+    if count and limit_s:
+        say(f"callgate: draining: {count} under way, which have {limit_s:g} s to end")
+    tasks = TaskSet(_log, "the drain failed")
+    drained = tasks.start(instance.drain(limit_s))
+    interrupted = tasks.start(ending.at_once.wait())
+    await asyncio.wait({drained, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+    tasks.cancel()
+    if watchdog is not None:
+        watchdog.allow(0.0)
+    left = instance.runtime.unfinished()
+    if left:
+        say(f"callgate: {left} under way did not end in time, and are stopped")
 
 
 async def _watch_plugins(wired: Wired) -> None:

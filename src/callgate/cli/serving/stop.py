@@ -13,10 +13,13 @@ from callgate.cli.remote.instance_states import note_provenance
 from callgate.cli.ui.output import print_json
 from callgate.config.home import Home
 from callgate.config.instance_records import is_alive
+from callgate.config.load import SettingsError, load_user
+from callgate.config.schema import InstanceTable
 from callgate.core.errors import ToolErrorClass
 from callgate.surfaces.socket.instances import InstanceRecord, running
 
 _PATIENCE_S = 5.0
+"""How long it may take to end once it has drained."""
 _LOOK_EVERY_S = 0.02
 
 
@@ -27,8 +30,8 @@ def stop(options: Namespace) -> int:
     home = Home.from_environment().path
     instance = _find(home, options.words[0] if options.words else None)
     note_provenance(instance)
-    os.kill(instance.pid, signal.SIGTERM)
-    until = time.monotonic() + _PATIENCE_S
+    os.kill(instance.pid, signal.SIGINT if options.now else signal.SIGTERM)
+    until = time.monotonic() + _PATIENCE_S + (0.0 if options.now else _drain_s())
     while any(each.pid == instance.pid for each in running(home)) or is_alive(instance.pid):
         if time.monotonic() > until:
             raise CliError(
@@ -42,6 +45,14 @@ def stop(options: Namespace) -> int:
     else:
         print(f"stopped {instance.pid} ({instance.label})")
     return OK
+
+
+def _drain_s() -> float:
+    """How long the instance lets go on what runs: by the settings, or as long as is usual."""
+    try:
+        return load_user(Home.from_environment())[0].instance.drain_seconds
+    except SettingsError:
+        return InstanceTable().drain_seconds
 
 
 def _find(home: str, name: str | None) -> InstanceRecord:

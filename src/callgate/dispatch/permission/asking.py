@@ -93,6 +93,10 @@ class Confirmations:
         for owner in dict.fromkeys((session.id, session.parent, None)):
             yield self._confirmers.get(owner, [])
 
+    def asked(self) -> set[str]:
+        """The calls of this process about which a person is being asked."""
+        return {each.question.call_id for each in self._pending.values()}
+
     async def open(self, session_id: str | None = None) -> list[Confirmation]:
         """The questions that wait for an answer, of every process."""
         store = await self._log.store()

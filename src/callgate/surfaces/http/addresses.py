@@ -79,6 +79,22 @@ def read_advertised(text: str) -> str:
     return f"{parts.scheme}://{parts.netloc.lower()}"
 
 
+def read_public(text: str) -> str:
+    """The origin of a URL such as `https://callgate.example`. Raises `BadAddress`."""
+    try:
+        url = urlsplit(text.lower())
+        usual = {"http": 80, "https": 443}.get(url.scheme)
+        port = url.port
+    except ValueError:
+        usual = port = None
+    if usual is None or not url.hostname or "@" in url.netloc or url.path not in ("", "/"):
+        raise BadAddress(f"{text!r} is not a URL without a path, such as https://callgate.example")
+    if url.query or url.fragment:
+        raise BadAddress(f"{text!r} has more than a host and a port")
+    host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
+    return f"{url.scheme}://{host}" + ("" if port in (None, usual) else f":{port}")
+
+
 def bind(address: Address) -> socket.socket:
     """A listening socket. Raises `BadAddress`."""
     try:
@@ -112,10 +128,13 @@ class Names(NamedTuple):
     are shown to every server there that the person visits."""
     advertised: str | None = None
     """The URL that other servers are told to reach us by."""
+    public: str | None = None
+    """The origin of the load balancer before us, as `read_public` writes it."""
 
     def is_ours(self, host: str) -> bool:
         """Whether the value of a `Host` header means us."""
-        if self.advertised is not None and host.lower() == urlsplit(self.advertised).netloc:
+        known = (each.partition("://")[2] for each in (self.advertised, self.public) if each)
+        if host.lower() in known:
             return True
         name, port = _split(host.lower(), self.address.port)
         if port != str(self.address.port):
@@ -126,6 +145,12 @@ class Names(NamedTuple):
             return _ip(name.strip("[]")) is not None
         return f"{name}:{port}" == self.address.written.lower()
 
+    def is_own_origin(self, origin: str, host: str) -> bool:
+        """Whether a page of an origin is ours, in a request to a host that is."""
+        if self.public is not None and host.lower() == self.public.partition("://")[2]:
+            return origin == self.public
+        return origin == f"http://{host}"
+
     @property
     def servers_url(self) -> str:
         """Where other servers find us."""
@@ -133,7 +158,10 @@ class Names(NamedTuple):
 
     @property
     def page_url(self) -> str:
-        """Where a browser of this machine finds us: it looks up no `.localhost`."""
+        """Where a browser finds us: behind a load balancer, or on this machine, whose browsers
+        look up no `.localhost`."""
+        if self.public is not None:
+            return self.public
         if self.private is None or not self.address.is_local:
             return self.url
         return f"http://{self.private}:{self.address.port}"

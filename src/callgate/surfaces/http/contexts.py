@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from callgate.runtime import Runtime
+from callgate.surfaces.draining import Draining
 from callgate.surfaces.http.access import Access
 from callgate.surfaces.http.addresses import Names
 from callgate.surfaces.http.dependencies import Hosting, Served
+from callgate.surfaces.http.readiness import Readiness
 from callgate.surfaces.http.servers.carrying import Carrier
 from callgate.surfaces.http.servers.directory import Servers
 from callgate.surfaces.http.stream.delta_streams import DeltaStream
@@ -30,6 +32,8 @@ class Context(NamedTuple):
     fanout: Fanout
     hosts: Hosting | None
     history: History
+    draining: Draining
+    readiness: Readiness
     skills: Callable[[], Skills] | None = None
     servers: Servers | None = None
     """This server among those that share the store; None: it is not announced."""

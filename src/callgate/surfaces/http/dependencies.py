@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from callgate.core.sessions import Mode, Session
 from callgate.protocol.socket_v1.frames import HostEntry
 from callgate.runtime import Runtime
+from callgate.surfaces.draining import Draining
 from callgate.surfaces.http.access import Access
 from callgate.surfaces.http.addresses import Names
 from callgate.surfaces.http.servers.directory import Servers
@@ -81,3 +82,5 @@ class Dependencies(NamedTuple):
     """The bound that other surfaces share."""
     servers: Servers | None = None
     """This server among those that share the store."""
+    draining: Draining | None = None
+    """Shared with other surfaces, too."""

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.operations import Operation, defect, read_request, wrong_method
 from callgate.surfaces.http.owners import answer_or_carry
-from callgate.surfaces.http.problems import problem_of
+from callgate.surfaces.http.problems import draining, problem_of
 from callgate.surfaces.http.responses import (
     HttpResponse,
     Streamed,
@@ -35,6 +35,8 @@ class Endpoint:
         try:
             if operation is None:
                 raise wrong_method(self._by_method)
+            if operation.begins_work and self._context.draining.has_begun:
+                raise draining()
             request = await read_request(operation, scope, receive)
             answer = await answer_or_carry(self._context, operation, request)
         except Exception as error:  # ours become an answer; a defect is logged, not shown

@@ -68,7 +68,7 @@ class Guard:
         if host is None or not self._names.is_ours(host.decode("latin-1")):
             raise forbidden("This is not the host that you mean.", "host")
         origins = _all(scope, b"origin")
-        if origins and origins != [b"http://" + host]:
+        if origins and not self._is_own(origins, host):
             raise forbidden("Another site has no business here.", "origin")
         if scope["type"] == "http" and scope["path"] in self._unlocked:
             return None
@@ -95,6 +95,10 @@ class Guard:
         except StoreError:
             raise carried_refused("The key of the servers cannot be read.") from None
         return Visitor(browser=carried.browser, carried=carried)
+
+    def _is_own(self, origins: list[bytes], host: bytes) -> bool:
+        origin = origins[0].decode("latin-1")
+        return len(origins) == 1 and self._names.is_own_origin(origin, host.decode("latin-1"))
 
     def _known(self, scope: Scope) -> Visitor | None:
         header = _only(scope, b"authorization")

@@ -12,13 +12,14 @@ from starlette.types import Receive, Scope, Send
 from callgate.core.errors import ToolErrorClass
 from callgate.core.task_sets import start_task
 from callgate.surfaces.http.contexts import Context
-from callgate.surfaces.http.problems import Problem
+from callgate.surfaces.http.problems import Problem, draining
 from callgate.surfaces.http.responses import HttpResponse, problem_response, respond
 
 if TYPE_CHECKING:  # heavy
     from callgate.surfaces.mcp.http import Endpoint
 
 MCP = "/mcp"
+_SESSION = b"mcp-session-id"
 _log = logging.getLogger("callgate.http")
 
 
@@ -28,6 +29,9 @@ class McpEndpoint:
         self._opening: asyncio.Task[Endpoint] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._context.draining.has_begun and not _has_session(scope):
+            await respond(problem_response(draining()), scope, receive, send)
+            return
         if self._opening is None:
             self._opening = start_task(self._open())
         try:
@@ -62,6 +66,11 @@ class McpEndpoint:
         await asyncio.wait([self._opening])
         if not self._opening.cancelled() and self._opening.exception() is None:
             await self._opening.result().close()
+
+
+def _has_session(scope: Scope) -> bool:
+    """Whether the request belongs to a session, whose calls may wait for what it brings."""
+    return any(key == _SESSION for key, _ in scope["headers"])
 
 
 def _unavailable(message: str) -> HttpResponse:

@@ -81,10 +81,16 @@ class Operation(NamedTuple):
     """Finds the other server that has to answer; None: this one may (`owners`)."""
     for_servers: bool = False
     """Other servers ask for it themselves."""
+    while_draining: bool = False
+    """Also done while the instance drains, though it is no GET and no DELETE."""
 
     @property
     def paths(self) -> list[str]:
         return [self.path, self.path.removeprefix("/v1")] if self.short else [self.path]
+
+    @property
+    def begins_work(self) -> bool:
+        return self.method in ("POST", "PATCH") and not self.while_draining
 
 
 # Reading a request.

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from callgate.core.errors import ToolError, ToolErrorClass
+from callgate.core.errors import ToolError, ToolErrorClass, ToolShuttingDown
 from callgate.core.models import ModelError
 from callgate.core.results import ErrorInfo
 from callgate.core.stores import (
@@ -25,6 +25,8 @@ from callgate.protocol.carried_requests import HEADER, MOVED, REFUSED
 from callgate.sessions.session_turn import TurnInProgress
 from callgate.surfaces.unfinished import REFUSAL
 
+RETRY_AFTER_S = 1
+"""After how long another instance, or this one, may take what was refused."""
 STATUSES: Mapping[ToolErrorClass, int] = {
     ToolErrorClass.NOT_FOUND: 404,
     ToolErrorClass.VALIDATION_ERROR: 422,
@@ -128,6 +130,31 @@ def invalid(message: str, reason: str = "invalid") -> Problem:
 
 def overloaded() -> Problem:
     return Problem(503, ToolErrorClass.EXECUTION_ERROR, REFUSAL, "overloaded")
+
+
+def draining() -> Problem:
+    """At once at another instance, or here when this one has been started anew."""
+    error = ToolShuttingDown.draining()
+    return Problem(
+        503,
+        error.error_class,
+        error.message,
+        "draining",
+        headers=[(b"retry-after", str(RETRY_AFTER_S).encode())],
+    )
+
+
+def not_ready(checks: Mapping[str, str]) -> Problem:
+    """`checks` are words of ours: whoever reads this has shown no token."""
+    failing = ", ".join(f"{name}: {found}" for name, found in checks.items() if found != "ok")
+    return Problem(
+        503,
+        ToolErrorClass.EXECUTION_ERROR,
+        f"This instance takes no work now ({failing}).",
+        "not_ready",
+        details=dict(checks),
+        headers=[(b"retry-after", str(RETRY_AFTER_S).encode())],
+    )
 
 
 def problem_of(error: Exception) -> Problem | None:

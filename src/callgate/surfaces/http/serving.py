@@ -8,10 +8,12 @@ import socket
 
 from callgate.config.home import Home
 from callgate.core.errors import ToolRegistrationError
+from callgate.surfaces.draining import Draining
 from callgate.surfaces.http.application import make_application
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.dependencies import Dependencies
 from callgate.surfaces.http.mcp_endpoint import McpEndpoint
+from callgate.surfaces.http.readiness import Readiness
 from callgate.surfaces.http.routes import saved_rules, undo
 from callgate.surfaces.http.server import HttpServer
 from callgate.surfaces.http.servers.carrying import Carrier
@@ -42,6 +44,7 @@ class Serving:
         runtime, servers = dependencies.runtime, dependencies.servers
         fanout = Fanout(runtime)
         carrier = None if servers is None else Carrier(servers)
+        draining = dependencies.draining or Draining()
         self.context = Context(
             runtime=dependencies.runtime,
             sessions=LiveSessions(
@@ -56,6 +59,8 @@ class Serving:
             fanout=fanout,
             hosts=dependencies.hosts,
             history=history,
+            draining=draining,
+            readiness=Readiness(dependencies.runtime, draining, dependencies.served.workspaces[0]),
             skills=dependencies.skills,
             servers=servers,
             carrier=carrier,

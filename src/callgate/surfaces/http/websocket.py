@@ -26,7 +26,14 @@ from callgate.surfaces.http.access import Visitor
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.guard import VISITOR
 from callgate.surfaces.http.owners import cancel_turn_elsewhere
-from callgate.surfaces.http.problems import Problem, bad_request, not_found, problem_of
+from callgate.surfaces.http.problems import (
+    Problem,
+    bad_request,
+    draining,
+    not_found,
+    problem_of,
+)
+from callgate.surfaces.http.responses import problem_response, respond
 from callgate.surfaces.http.routes.in_flight import open_calls
 from callgate.surfaces.http.routes.values import CallRow
 from callgate.surfaces.http.stream import frames
@@ -38,6 +45,8 @@ PING_S = 30.0
 _MOST_SILENT = 3
 """Pings without an answer."""
 _MOST_SUBSCRIPTIONS = 64
+_SERVICE_RESTART = 1012
+"""The code by which a client knows to connect anew: to another instance, or to the next one."""
 
 
 class Stream:
@@ -48,6 +57,9 @@ class Stream:
         self._ping_s = ping_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._context.draining.has_begun:
+            await respond(problem_response(draining()), scope, receive, send)
+            return
         websocket: WebSocketProtocol = scope["extensions"][WEBSOCKET]
         await receive()  # websocket.connect
         await send({"type": "websocket.accept"})
@@ -84,6 +96,9 @@ class _Connection:
     async def run(self, receive: Receive) -> None:
         loop = asyncio.get_running_loop()
         rotated = self._context.access.on_rotate(lambda: self._websocket.end(4401, "token_rotated"))
+        restarts = self._context.draining.on_begin(
+            lambda: self._websocket.end(_SERVICE_RESTART, "service_restart")
+        )
         pinging = loop.call_later(self._ping_s, self._ping)
         pace = Pace()
         try:
@@ -97,6 +112,7 @@ class _Connection:
                 self._close()
         finally:
             rotated()
+            restarts()
             pinging.cancel()
             self._close()
 

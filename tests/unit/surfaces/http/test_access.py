@@ -17,7 +17,7 @@ from websockets.exceptions import InvalidStatus
 
 from callgate.core.errors import ToolErrorClass
 from callgate.surfaces.http.access import SHORT_S, Access, Visitor, reap_tokens
-from callgate.surfaces.http.addresses import Address, BadAddress, Names, bind, read_address
+from callgate.surfaces.http.addresses import Address, BadAddress, Names, bind, read_address, read_public
 from callgate.surfaces.http.application import OPERATIONS
 from callgate.surfaces.http.files import File
 from callgate.surfaces.http.problems import STATUSES
@@ -545,3 +545,30 @@ async def test_a_body_that_means_nothing_is_refused(instance: Instance) -> None:
         answer = await client.post("/v1/calls", content=body, headers=JSON)
         assert answer.status_code in (400, 422), body
         assert set(answer.json()["error"]) >= {"class", "message", "reason"}
+
+
+@pytest.mark.parametrize(
+    ("text", "origin"),
+    [
+        ("https://Callgate.Example", "https://callgate.example"),
+        ("https://callgate.example:443/", "https://callgate.example"),
+        ("http://[::1]:8080", "http://[::1]:8080"),
+    ],
+)
+def test_the_name_of_a_load_balancer_is_ours_with_its_own_origin_alone(text: str, origin: str) -> None:
+    names = Names(Address("0.0.0.0", 4177), public=read_public(text))
+    host = origin.partition("://")[2]
+    assert (names.public, names.page_url, names.is_ours(host)) == (origin, origin, True)
+    assert names.is_own_origin(origin, host)
+    for foreign in ("http://evil.example", f"ftp://{host}", f"{origin}.evil.example", "null", ""):
+        assert not names.is_own_origin(foreign, host)
+    assert not names.is_ours(f"x{host}") and not names.is_ours(f"{host}:1")
+    assert not names.is_own_origin(origin, "10.0.0.1:4177")  # it is not how that host was reached
+
+
+@pytest.mark.parametrize(
+    "text", ["", "callgate.example", "ftp://a", "https://", "https://u@h", "https://h/p", "https://h?q", "http://h:x"]
+)
+def test_what_is_no_public_address_is_refused(text: str) -> None:
+    with pytest.raises(BadAddress):
+        read_public(text)

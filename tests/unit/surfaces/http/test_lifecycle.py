@@ -75,8 +75,8 @@ class Served:
             timeout=LIMIT_S,
         )
 
-    def stop(self) -> tuple[int, bytes]:
-        self.process.send_signal(signal.SIGTERM)
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, bytes]:
+        self.process.send_signal(number)
         _, error = self.process.communicate(timeout=LIMIT_S)
         return self.process.returncode, error
 
@@ -130,17 +130,22 @@ def test_two_instances_have_two_ports_and_two_tokens(base: Path) -> None:
         assert httpx2.get(f"{two.url}/v1/instance", headers=two.headers).status_code == 200
 
 
-def test_an_instance_that_ends_lets_every_client_know(base: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "closed"), [(signal.SIGTERM, (1012, "service_restart")), (signal.SIGINT, (1001, "stopping"))]
+)
+def test_an_instance_that_ends_lets_every_client_know(
+    number: signal.Signals, closed: tuple[int, str], base: Path
+) -> None:
     with served(base, "--http", "127.0.0.1:0") as instance:
         session = httpx2.post(f"{instance.url}/v1/sessions", json={}, headers=instance.headers).json()["id"]
         where = instance.url.replace("http", "ws") + "/v1/stream"
         with connect(where, additional_headers=instance.headers, proxy=None) as watcher:
             watcher.send(json.dumps({"type": "subscribe", "id": "s", "session": session}))
             assert json.loads(watcher.recv(LIMIT_S))["type"] == "subscribe_ack"
-            code, error = instance.stop()
+            code, error = instance.stop(number)
             with pytest.raises(Exception):  # noqa: B017, PT011  # whatever the library says of a closed connection
                 watcher.recv(LIMIT_S)
-            assert (watcher.protocol.close_code, watcher.protocol.close_reason) == (1001, "stopping")
+            assert (watcher.protocol.close_code, watcher.protocol.close_reason) == closed
         assert (code, error) == (0, b"callgate: stopping\n")
 
 

@@ -131,6 +131,7 @@ OPERATIONS = (
         errors=(404, 503),
         declined=Decided,
         owner=owners.of_amended_call,
+        while_draining=True,
     ),
     Operation(
         "POST",
@@ -142,6 +143,7 @@ OPERATIONS = (
         errors=(404, 503),
         declined=Decided,
         owner=owners.of_amended_call,
+        while_draining=True,
         short=True,
     ),
 )

@@ -12,7 +12,8 @@ from callgate.surfaces.http.access import SHORT_S
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.guard import cookie_name
 from callgate.surfaces.http.operations import Operation, Request
-from callgate.surfaces.http.problems import unauthorized
+from callgate.surfaces.http.problems import not_ready, unauthorized
+from callgate.surfaces.http.readiness import OK
 from callgate.surfaces.http.responses import HttpResponse, html_response, redirect
 from callgate.surfaces.http.routes.values import Input, Value
 
@@ -20,6 +21,13 @@ from callgate.surfaces.http.routes.values import Input, Value
 class Health(Value, frozen=True, kw_only=True):
     ok: Literal[True] = True
     version: str
+
+
+class Ready(Value, frozen=True, kw_only=True):
+    ok: Literal[True] = True
+    checks: dict[str, str]
+    """By what was looked at, each `ok`. Otherwise the answer is 503 and its details say which
+    is not."""
 
 
 class Instance(Value, frozen=True, kw_only=True):
@@ -55,6 +63,13 @@ class Rotated(Value, frozen=True, kw_only=True):
 
 async def get_health(context: Context, request: Request) -> Health:
     return Health(version=context.served.version)
+
+
+async def get_readiness(context: Context, request: Request) -> Ready:
+    checks = await context.readiness.checks()
+    if any(found != OK for found in checks.values()):
+        raise not_ready(checks)
+    return Ready(checks=dict(checks))
 
 
 async def get_instance(context: Context, request: Request) -> Instance:
@@ -125,6 +140,14 @@ OPERATIONS = (
     Operation("GET", "/healthz", "Whether it lives.", get_health, Health, unlocked=True),
     Operation(
         "GET",
+        "/readyz",
+        "Whether it takes work.",
+        get_readiness,
+        Ready,
+        unlocked=True,
+    ),
+    Operation(
+        "GET",
         "/login",
         "Turn a login link into a cookie.",
         log_in,
@@ -136,5 +159,12 @@ OPERATIONS = (
     ),
     Operation("GET", "/v1/instance", "What runs here.", get_instance, Instance),
     Operation("POST", "/v1/login", "A link that logs a browser in, once.", create_login, Login),
-    Operation("POST", "/v1/token/rotate", "Void every token and cookie.", rotate_token, Rotated),
+    Operation(
+        "POST",
+        "/v1/token/rotate",
+        "Void every token and cookie.",
+        rotate_token,
+        Rotated,
+        while_draining=True,
+    ),
 )

@@ -247,5 +247,6 @@ OPERATIONS = (
         Explained,
         body=Supposed,
         errors=(403, 404, 409),
+        while_draining=True,
     ),
 )

@@ -183,6 +183,7 @@ OPERATIONS = (
         body=NewDeltaStream,
         errors=(403,),
         for_servers=True,
+        while_draining=True,
     ),
     Operation(
         "POST",
@@ -193,5 +194,6 @@ OPERATIONS = (
         body=DeltaFilter,
         errors=(404,),
         for_servers=True,
+        while_draining=True,
     ),
 )

@@ -1,0 +1,47 @@
+# A callgate server or worker: `docker build -t callgate .`, then deploy/ and docs/scale.md.
+# Every package is pinned and hashed by constraints.txt. Nothing secret belongs into an image.
+
+ARG PYTHON=python:3.12-slim-bookworm
+
+FROM ${PYTHON} AS build
+WORKDIR /src
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
+COPY constraints.txt ./
+# What callgate needs to run and to be built stands above "# for development"; below it, the driver
+# of the extra `postgres` alone is taken.
+RUN sed '/^# for development/,$d' constraints.txt > needs.txt \
+ && awk '/^psycopg/ {take = 1} take {print} !/\\$/ {take = 0}' constraints.txt >> needs.txt \
+ && python -m venv /opt/callgate \
+ && /opt/callgate/bin/python -m pip install --no-cache-dir --require-hashes -r needs.txt
+COPY pyproject.toml README.md LICENSE ./
+COPY packages/tool-host-node ./packages/tool-host-node
+COPY src ./src
+RUN /opt/callgate/bin/python -m pip install --no-cache-dir --no-deps --no-build-isolation . \
+ && /opt/callgate/bin/python -m pip uninstall --yes hatchling pip \
+ && /opt/callgate/bin/callgate --version
+
+FROM ${PYTHON}
+# bubblewrap is the wall around commands; git is what most workspaces are kept with.
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends bubblewrap git \
+ && rm -rf /var/lib/apt/lists/* \
+ && groupadd --gid 10001 callgate \
+ && useradd --uid 10001 --gid 10001 --home-dir /var/lib/callgate --create-home callgate \
+ && install -d -o callgate -g callgate -m 0700 /var/lib/callgate/home \
+ && install -d -o callgate -g callgate -m 0750 /workspace
+COPY --from=build /opt/callgate /opt/callgate
+COPY --chmod=0755 deploy/entrypoint.py /opt/callgate/bin/callgate-entrypoint
+ENV PATH=/opt/callgate/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    CALLGATE_HOME=/var/lib/callgate/home
+USER 10001:10001
+WORKDIR /workspace
+VOLUME ["/var/lib/callgate"]
+EXPOSE 4177
+STOPSIGNAL SIGTERM
+# For a server; a worker is checked by the list that its server keeps (`callgate workers list`).
+HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
+  CMD ["callgate-entrypoint", "check", "http://127.0.0.1:4177/healthz"]
+ENTRYPOINT ["callgate-entrypoint"]
+CMD ["serve", "--http", "0.0.0.0:4177", "--http-allow-remote", "--workspace", "/workspace"]
