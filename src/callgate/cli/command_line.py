@@ -29,7 +29,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "setup": ("init", "doctor", "keys", "auth", "completion"),
     "sources": ("host", "hosts", "mcp"),
     "knowledge": ("skills", "memory"),
-    "instances": ("serve", "status", "stop", "dashboard", "acp", "mcp"),
+    "instances": ("serve", "status", "stop", "dashboard", "acp", "mcp", "worker", "workers"),
 }
 """With the first words of their commands: a command waits for its own family alone. Those that
 `shipped` names too are described by a package."""

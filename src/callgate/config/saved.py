@@ -19,6 +19,7 @@ import msgspec
 
 from callgate.config.home import Home
 from callgate.core.calls import ToolCall
+from callgate.core.pools import pool_workspace
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.dispatch.permission.confirmations import Answer
 from callgate.dispatch.subjects import Subject
@@ -38,7 +39,7 @@ def saved_rule(
     network: bool = False,
 ) -> dict[str, str | bool]:
     """The keys of the rule that an `always` answer to this call becomes."""
-    here = os.path.realpath(workspace)
+    here = workspace if pool_workspace(workspace) else os.path.realpath(workspace)
     rule: dict[str, str | bool] = {"decision": decision.value, "tool": tool, "workspace": here}
     if network:
         rule["network"] = True
@@ -58,7 +59,8 @@ def saved_rule(
 
 def _named(resolved: ResolvedPath, workspace: str) -> str:
     """How a rule names a place: relative in the workspace, in full elsewhere."""
-    return resolved.relative if is_within(resolved.real, workspace) else resolved.real
+    inside = pool_workspace(workspace) is not None or is_within(resolved.real, workspace)
+    return resolved.relative if inside else resolved.real
 
 
 def save_rule(home: Home, rule: Mapping[str, str | bool]) -> None:

@@ -9,6 +9,7 @@ import msgspec
 
 from callgate.core.clients import Client
 from callgate.core.ids import session_id
+from callgate.core.pools import PoolWorkspace, pool_workspace
 
 
 class Mode(StrEnum):
@@ -29,7 +30,7 @@ class Root(msgspec.Struct, frozen=True):
 
 class Session(msgspec.Struct, kw_only=True):
     workspace: str
-    """Absolute once made; `~` is expanded."""
+    """Absolute once made, `~` is expanded; or the workspace of a pool (`pool:build/app`)."""
     id: str = msgspec.field(default_factory=session_id)
     mode: Mode = Mode.ASK
     """May change while calls run: each call reads it when it is authorized."""
@@ -46,7 +47,11 @@ class Session(msgspec.Struct, kw_only=True):
     title: str | None = None
     client: Client | None = None
     """Who works in it, as the surface found it; None: this process."""
+    pool: PoolWorkspace | None = None
+    """Where its workspace lives, if not on this machine; follows from `workspace`."""
 
     def __post_init__(self) -> None:
-        self.workspace = os.path.abspath(os.path.expanduser(self.workspace))
+        self.pool = pool_workspace(self.workspace)
+        if self.pool is None:
+            self.workspace = os.path.abspath(os.path.expanduser(self.workspace))
         self.mode = Mode(self.mode)

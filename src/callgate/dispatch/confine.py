@@ -102,14 +102,14 @@ class Confinement:
 
     def ensure(self, call: ToolCall, subject: Subject, decision: Decision) -> None:
         """Refuse what this machine cannot keep, before anyone is asked about it."""
-        if self._sandbox is None or subject.enclosure is None:
+        if self._sandbox is None or subject.enclosure is None or call.session.pool is not None:
             return
         if decision.outcome is not Outcome.DENY or decision.reason == "mode_read":
             self._sandbox.ensure(subject.enclosure, call.session)
 
     def launcher(self, call: ToolCall, subject: Subject) -> Launcher | None:
-        """The one way to start a command of the call; None where it starts none."""
-        if self._sandbox is None or subject.enclosure is None:
+        """The one way to start a command of the call; None where it starts none here."""
+        if self._sandbox is None or subject.enclosure is None or call.session.pool is not None:
             return None
         if subject.enclosure.delegated:
             return self._sandbox.delegating(call.session, self._environments.terminals)

@@ -56,5 +56,6 @@ def open_http(
         skills=lambda: wired.skills,
         refresh=wired.policies.refresh,
         unfinished=unfinished,
+        workers=lambda: wired.workers,
     )
     return LazyHttpServer(listening, dependencies), access

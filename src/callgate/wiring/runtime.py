@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # heavy, and most homes have none
     from callgate.sources.mcp.server_tools import McpTools
     from callgate.sources.packs.packs import Packs
     from callgate.sources.provider_tools import AllProvidedTools
+    from callgate.sources.workers.placing import PooledCalls
 
 _log = logging.getLogger("callgate")
 
@@ -83,6 +84,7 @@ class Wired:
             audit=self._audit,
             dispatcher=dispatcher,
         )
+        self.dispatcher.placement = lambda: self.workers
         self._disable_tools()
         conversations = Conversations(self.log, self.bus, self.roots)
         self.runtime = Runtime(self.dispatcher, self.bus, conversations, self.settings_state)
@@ -117,6 +119,16 @@ class Wired:
         from callgate.agent.subagents import Subagents  # lazy: only for a model at work  # noqa: PLC0415
 
         return Subagents(self.dispatcher, self.runtime.turns)
+
+    @cached_property
+    def workers(self) -> PooledCalls:
+        """The remote workers, and the calls that run there."""
+        from callgate.sources.workers.placing import PooledCalls  # lazy: most homes have none  # noqa: PLC0415
+        from callgate.sources.workers.pools import WorkerPools  # lazy: as above  # noqa: PLC0415
+
+        pools = WorkerPools(self.log.store)
+        self._closers.append(pools.close)
+        return PooledCalls(pools, self.policies)
 
     def isolated(self, factory: ToolFactory) -> ToolFactory:
         """The tool of a sync function in a process of its own; any other as it is."""

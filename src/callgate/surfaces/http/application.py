@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.files import File, Files, find_files
-from callgate.surfaces.http.guard import STREAM, Guard
+from callgate.surfaces.http.guard import STREAM, WORKERS, Guard
 from callgate.surfaces.http.mcp_endpoint import MCP
 from callgate.surfaces.http.openapi import describe
 from callgate.surfaces.http.operations import Endpoint, Operation, Request
@@ -32,8 +32,10 @@ from callgate.surfaces.http.routes import (
     tools,
     turns,
     undo,
+    workers,
 )
 from callgate.surfaces.http.websocket import PING_S, Stream
+from callgate.surfaces.http.worker_socket import WorkerSocket
 
 _RESOURCES: tuple[Operation, ...] = (
     *instance.OPERATIONS,
@@ -48,6 +50,7 @@ _RESOURCES: tuple[Operation, ...] = (
     *policy.OPERATIONS,
     *saved_rules.OPERATIONS,
     *hosts.OPERATIONS,
+    *workers.OPERATIONS,
 )
 
 
@@ -79,6 +82,7 @@ def make_application(
         for path, some in groupby(placed, key=lambda each: each[0])
     ]
     routes.append(WebSocketRoute(STREAM, Stream(context, ping_s)))
+    routes.append(WebSocketRoute(WORKERS, WorkerSocket(context)))
     if mcp is not None:
         routes.append(Route(MCP, mcp, methods=None))
     serve_file = Files(files)

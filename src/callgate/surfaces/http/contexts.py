@@ -15,6 +15,7 @@ from callgate.workspace.undo.history import History
 
 if TYPE_CHECKING:  # loaded where skills are used
     from callgate.agent.skills import Skills
+    from callgate.sources.workers.placing import PooledCalls
 
 
 class Context(NamedTuple):
@@ -27,3 +28,5 @@ class Context(NamedTuple):
     hosts: Hosting | None
     history: History
     skills: Callable[[], Skills] | None = None
+    workers: Callable[[], PooledCalls] | None = None
+    """Remote workers; None: none are taken here."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # heavy
     from callgate.agent.skills import Skills
     from callgate.sources.message_log import LoggedMessage
     from callgate.sources.proposals import Proposal
+    from callgate.sources.workers.placing import PooledCalls
 
 
 class Hosting(Protocol):
@@ -78,3 +79,5 @@ class Dependencies(NamedTuple):
     """Look at the settings and the saved rules at once."""
     unfinished: Unfinished | None = None
     """The bound that other surfaces share."""
+    workers: Callable[[], PooledCalls] | None = None
+    """Remote workers; None: none are taken here."""

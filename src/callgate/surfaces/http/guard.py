@@ -25,6 +25,8 @@ from callgate.surfaces.http.responses import (
 from callgate.surfaces.http.unauthenticated import CONNECTION
 
 STREAM = "/v1/stream"
+WORKERS = "/v1/workers/connect"
+"""Where workers connect. Their tokens are in the store, so the route itself looks at them."""
 VISITOR = "callgate.visitor"
 """Where in the scope an application finds who was let in."""
 _OWN_SITES = (b"same-origin", b"none")
@@ -53,6 +55,9 @@ class Guard:
 
     def _judge(self, scope: Scope) -> Visitor | None:
         """Who it is; None where nobody needs to know. Raises `Problem`."""
+        if scope["type"] == "websocket" and scope["path"] == WORKERS:
+            _ensure_worker(scope)
+            return None
         host = _only(scope, b"host")
         if host is None or not self._names.is_ours(host.decode("latin-1")):
             raise forbidden("This is not the host that you mean.", "host")
@@ -93,6 +98,13 @@ class Guard:
                 if key == name and self._access.is_cookie(value):
                     return True
         return False
+
+
+def _ensure_worker(scope: Scope) -> None:
+    """A worker names the server as it finds it, which may be behind a proxy. Nothing is given to
+    one without a token, and no page in a browser can show one."""
+    if _all(scope, b"origin") or _only(scope, b"authorization") is None:
+        raise forbidden("Only a worker connects here, with its token.", "worker")
 
 
 def cookie_name(names: Names) -> str:

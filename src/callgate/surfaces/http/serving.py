@@ -52,6 +52,7 @@ class Serving:
             hosts=dependencies.hosts,
             history=history,
             skills=dependencies.skills,
+            workers=dependencies.workers,
         )
         self._mcp = McpEndpoint(self.context)
         application = make_application(self.context, mcp=self._mcp, **dependencies.options)
