@@ -89,7 +89,10 @@ class WorkerCalls:
 
     async def locate(self, tool: str, arguments: Object, context: WorkerContext) -> Located:
         """Where a call leads here. Raises the `ToolError` that it would end in."""
-        _, subject = await self._subject(self._call(tool, arguments, context))
+        call = self._call(tool, arguments, context)
+        _, subject, decision = await self._judged(call)
+        if not self.policies.is_servers(decision):  # which judges by itself, with what is found
+            _ensure_allowed(decision)
         around = subject.enclosure
         return Located(
             resolved_paths=subject.resolved_paths,
@@ -143,7 +146,12 @@ class WorkerCalls:
         return output
 
     async def _subject(self, call: ToolCall) -> tuple[Plan, Subject]:
-        """What the call is, within what this machine allows."""
+        """What the call is, within what the server and this machine allow."""
+        plan, subject, decision = await self._judged(call)
+        _ensure_allowed(decision)
+        return plan, subject
+
+    async def _judged(self, call: ToolCall) -> tuple[Plan, Subject, Decision]:
         plan = self._plans.find(call)
         if plan.tool.definition.sandboxed:
             await self._confinement.ready()
@@ -153,11 +161,7 @@ class WorkerCalls:
             subject = self._confinement.confine(call, subject)
         decision = self._judge(call, subject)
         self._confinement.ensure(call, subject, decision)
-        if decision.outcome is Outcome.DENY:
-            raise ToolPermissionDenied(
-                f"{decision.sentence} ({decision.origin}, on the worker)", reason=decision.reason
-            )
-        return plan, subject
+        return plan, subject, decision
 
     def _judge(self, call: ToolCall, subject: Subject) -> Decision:
         book = self.policies(call.session.workspace)
@@ -212,6 +216,13 @@ class WorkerCalls:
         await self.running.close()
         await self.registry.close()
         self.sandbox.close()
+
+
+def _ensure_allowed(decision: Decision) -> None:
+    if decision.outcome is Outcome.DENY:
+        raise ToolPermissionDenied(
+            f"{decision.sentence} ({decision.origin}, on the worker)", reason=decision.reason
+        )
 
 
 def _ensure_same(subject: Subject, context: WorkerContext) -> None:

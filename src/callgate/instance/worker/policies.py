@@ -16,6 +16,7 @@ from callgate.core.pools import PoolWorkspace
 from callgate.policy.decide import Decision, Question, Rulebook
 from callgate.policy.rules import Outcome, Policy, PolicyMode, Rule, Setting, is_within
 from callgate.protocol.host_v1.frames import Object
+from callgate.protocol.host_v1.workers import SERVER
 
 K = TypeVar("K")
 
@@ -43,6 +44,11 @@ class WorkerPolicies:
     def give(self, directory: str, workspace: PoolWorkspace, rules: Sequence[Object]) -> None:
         """From now on these bind. Raises `msgspec.ValidationError`."""
         self._given[directory] = (str(workspace), msgspec.convert(rules, tuple[Rule, ...]))
+
+    @staticmethod
+    def is_servers(decision: Decision) -> bool:
+        """Whether the server comes to the same by itself: by its rules, or by the mode."""
+        return decision.origin.file == SERVER or decision.reason.startswith("mode_")
 
     def __call__(self, directory: str) -> Rulebook:
         name, rules = self._given.get(directory, (directory, ()))

@@ -30,6 +30,8 @@ from callgate.protocol.host_v1.frames import (
 
 VERSION = 1
 """Of this protocol: a worker of another one is refused."""
+SERVER = "the server's settings"
+"""Where rules come from that a server sends: its paths are no business of a worker."""
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -36,6 +36,7 @@ from callgate.policy.rules import Origin, Rule
 from callgate.protocol.host_v1 import failures, frames, parts, values
 from callgate.protocol.host_v1.frames import Cancel, Object
 from callgate.protocol.host_v1.workers import (
+    SERVER,
     ListChanges,
     LocateCall,
     Located,
@@ -53,7 +54,6 @@ _LOCATE_S = 30.0
 _PREVIEW_S = 60.0
 _MOST_WORKERS = 3
 """That a call without effects is given to, one after the other."""
-_ORIGIN = "the server's settings"
 
 
 class PooledCalls:
@@ -66,8 +66,14 @@ class PooledCalls:
     async def place(self, call: ToolCall, subject: Subject) -> Subject:
         definition, pool = subject.tool.definition, call.session.pool
         assert pool is not None
-        if definition.source != "builtin" or not definition.requires_workspace:
-            return _placed_here(call, subject)
+        if _is_for_no_files(subject):
+            return subject
+        if definition.source != "builtin":
+            raise ToolPermissionDenied(
+                f"Tool {subject.tool.name!r} works with files of the server; the session's"
+                f" workspace is {call.session.workspace}.",
+                reason="not_in_pool",
+            )
         placed = PlacedCall(self, call, subject, pool)
         located = await placed.locate()
         enclosure = None
@@ -102,20 +108,15 @@ class PooledCalls:
 
 
 def _without_origin(rule: Rule) -> Rule:
-    """Paths of this machine are no business of a worker."""
-    return msgspec.structs.replace(rule, origin=Origin(_ORIGIN, rule.origin.line))
+    """The rule without the path of a file of this machine."""
+    return msgspec.structs.replace(rule, origin=Origin(SERVER, rule.origin.line))
 
 
-def _placed_here(call: ToolCall, subject: Subject) -> Subject:
-    """A tool that has nothing to do with a workspace runs on this machine."""
+def _is_for_no_files(subject: Subject) -> bool:
+    """Whether a tool has nothing to do with a workspace, and so runs on this machine."""
     definition = subject.tool.definition
-    if definition.requires_workspace or definition.sandboxed or subject.tool.path_params:
-        raise ToolPermissionDenied(
-            f"Tool {subject.tool.name!r} works with files of the server; the session's workspace is"
-            f" {call.session.workspace}.",
-            reason="not_in_pool",
-        )
-    return subject
+    needs_files = definition.requires_workspace or definition.sandboxed
+    return not needs_files and not subject.tool.path_params
 
 
 class PlacedCall:

@@ -21,6 +21,20 @@ CALLGATE = str(Path(sys.executable).with_name("callgate"))
 LIMIT_S = 60.0
 
 
+def processes_with(words: str) -> list[int]:
+    """Processes with such words on their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            except OSError:
+                continue
+            if line.strip() == words:
+                found.append(int(entry.name))
+    return found
+
+
 class Process:
     """A program whose lines are waited for."""
 
@@ -95,10 +109,26 @@ class Deployment:
     def serve(self, mode: str = "write", *more: str) -> Process:
         words = [CALLGATE, "serve", "--http", "127.0.0.1:0", "--mode", mode, "--workspace", str(self.root / "served")]
         server = self.start([*words, *more], self.home)
+        self._reach(server)
+        return server
+
+    def restartable(self) -> Process:
+        """The server again, in place of the one that ran, at the port that it had."""
+        self._processes.pop(0).close()
+        self.http.close()
+        address = self.url.removeprefix("http://")
+        served = str(self.root / "served")
+        words = [CALLGATE, "serve", "--http", address, "--mode", "write", "--workspace", served]
+        server = self.start(words, self.home)
+        self._processes.insert(0, self._processes.pop())
+        self._reach(server)
+        return server
+
+    def _reach(self, server: Process) -> None:
         self.url = server.line(r"dashboard at (http://\S+):")[1]
         token = (self.home / "run" / f"{server.process.pid}.token").read_text().strip()
-        self.http = httpx2.Client(base_url=self.url, headers={"authorization": f"Bearer {token}"}, timeout=LIMIT_S)
-        return server
+        headers = {"authorization": f"Bearer {token}"}
+        self.http = httpx2.Client(base_url=self.url, headers=headers, timeout=LIMIT_S)
 
     def start(self, words: Sequence[str], home: Path, **env: str) -> Process:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("CALLGATE_")}
@@ -161,6 +191,13 @@ class Deployment:
         answer = self.http.post("/v1/calls", json=body)
         assert answer.status_code == 200, answer.text
         return answer.json()
+
+    def try_call(self, session: str, tool: str, **arguments: Any) -> Any:
+        """The same where the server may go away: None then."""
+        try:
+            return self.call(session, tool, **arguments)
+        except httpx2.HTTPError:
+            return None
 
     def events(self, session: str) -> list[Any]:
         return [event for _, event in self.get(f"/v1/sessions/{session}/events")["events"]]
