@@ -25,7 +25,7 @@ from callgate.config.schema import (
 )
 from callgate.core.effects import SideEffects
 from callgate.core.mcp_servers import NOT_FOR_A_WORKSPACE, McpTable
-from callgate.core.pools import pool_workspace
+from callgate.core.sessions import pool_workspace
 from callgate.core.text.spelling import nearest
 from callgate.policy.rules import (
     BUILT_IN,

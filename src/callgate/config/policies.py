@@ -25,7 +25,7 @@ from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolPermissionDenied
 from callgate.core.events import SETTINGS_REJECTED, SETTINGS_RELOADED, Event
 from callgate.core.ids import ulid
-from callgate.core.pools import pool_workspace
+from callgate.core.sessions import pool_workspace
 from callgate.core.tools import ToolFactory
 from callgate.policy.decide import Rulebook, refuse_effects
 from callgate.policy.path_rules import PathRule, binding_processes

@@ -19,8 +19,8 @@ import msgspec
 
 from callgate.config.home import Home
 from callgate.core.calls import ToolCall
-from callgate.core.pools import pool_workspace
 from callgate.core.resolved_paths import ResolvedPath
+from callgate.core.sessions import pool_workspace
 from callgate.dispatch.permission.confirmations import Answer
 from callgate.dispatch.subjects import Subject
 from callgate.policy.commands import generalise, parse_pattern, read_command

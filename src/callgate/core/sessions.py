@@ -1,15 +1,21 @@
-"""A session: the workspace, the mode and the marks under which calls are made."""
+"""A session: the workspace, the mode and the marks under which calls are made.
+
+A workspace is a directory of this machine, or one that lives on remote workers:
+
+    pool:build/app     workspace `app` of the workers of pool `build`
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
 from callgate.core.clients import Client
 from callgate.core.ids import session_id
-from callgate.core.pools import PoolWorkspace, pool_workspace
 
 
 class Mode(StrEnum):
@@ -26,6 +32,36 @@ class Root(msgspec.Struct, frozen=True):
 
     path: str
     writable: bool = False
+
+
+POOL_PREFIX = "pool:"
+POOL_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+"""Of a pool, of a worker, and of a workspace in a pool."""
+_POOL_NAME = re.compile(POOL_NAME + r"\Z")
+
+
+class PoolWorkspace(NamedTuple):
+    """A workspace on the workers of a pool."""
+
+    pool: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{POOL_PREFIX}{self.pool}/{self.name}"
+
+
+def is_pool_name(text: str) -> bool:
+    return _POOL_NAME.match(text) is not None
+
+
+def pool_workspace(workspace: str) -> PoolWorkspace | None:
+    """Which workspace of which pool it is; None for a directory of this machine."""
+    if not workspace.startswith(POOL_PREFIX):
+        return None
+    pool, slash, name = workspace.removeprefix(POOL_PREFIX).partition("/")
+    if not slash or not is_pool_name(pool) or not is_pool_name(name):
+        return None
+    return PoolWorkspace(pool, name)
 
 
 class Session(msgspec.Struct, kw_only=True):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -28,14 +28,12 @@ from callgate.core.errors import (
     ToolCancelled,
     ToolError,
     ToolExecutionError,
-    ToolHostUnavailable,
     ToolProtocolError,
 )
 from callgate.core.events import EventSink
 from callgate.core.ids import EXTERNAL_ID, call_id, is_call_id
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
-from callgate.core.task_sets import start_task
 from callgate.core.tools import ToolDefinition, ToolFactory
 from callgate.dispatch.authorize import (
     Authority,
@@ -56,7 +54,6 @@ from callgate.dispatch.journal import Journal
 from callgate.dispatch.lanes import Lanes
 from callgate.dispatch.permission.asking import LeftOpen
 from callgate.dispatch.permission.confirmations import Confirmation
-from callgate.dispatch.placement import Placement
 from callgate.dispatch.plans import Plan, Plans
 from callgate.dispatch.raw_open import watch_opens
 from callgate.dispatch.record_writer import Recorder, RecordWriter
@@ -107,10 +104,8 @@ class ToolDispatcher:
         self._records = None if audit is None else RecordWriter(log, audit)
         self._lanes = Lanes(limits.concurrency)
         self._plans = Plans(self.registry, limits.max_timeout_s)
-        self.placement: Callable[[], Placement] | None = None
-        """Where calls run whose workspace is not on this machine; None: nowhere."""
         self.command_rules = CommandRules(authority.policies, self.registry)
-        self._confinement = Confinement(
+        self.confinement = Confinement(
             sandbox,
             files,
             self.environments,
@@ -148,18 +143,17 @@ class ToolDispatcher:
             plan = self._plans.find(call)
             tool = plan.tool
             timeout_s = plan.timeout_s if call.timeout_s is None else plan.time_limit(call)
-            in_pool = call.session.pool is not None
-            if tool.definition.sandboxed and not in_pool:
-                await self._confinement.ready()
+            if tool.definition.sandboxed and call.session.pool is None:
+                await self.confinement.ready()
             subject = Subject(tool, plan.validate(call.arguments))
-            if in_pool:
-                subject = await running.until(start_task(self._place(call, subject)))
+            if call.session.pool is not None:
+                subject = await self.confinement.place(call, subject, running)
             elif plan.is_confined:
-                subject = self._confinement.enclose(call, subject)
-                subject = self._confinement.confine(call, subject)
+                subject = self.confinement.enclose(call, subject)
+                subject = self.confinement.confine(call, subject)
             decision = judge(call, subject, self.authority)
             if subject.enclosure is not None:
-                self._confinement.ensure(call, subject, decision)
+                self.confinement.ensure(call, subject, decision)
             if confirmation is not None or decision.outcome is not Outcome.ALLOW:
                 hash = partial(_hash, plan)
                 answer = await authorize(
@@ -167,11 +161,7 @@ class ToolDispatcher:
                 )
                 if answer is not None and answer.arguments is not None:
                     subject = Subject(tool, plan.validate(answer.arguments))
-                    if in_pool:
-                        subject = await running.until(start_task(self._place(call, subject)))
-                    else:
-                        subject = self._confinement.enclose(call, subject)
-                        subject = self._confinement.confine(call, subject)
+                    subject = await self.confinement.amended(call, subject, running)
                 if answer is not None:
                     accept(call, subject, decision, self.authority, answer)
             if tool.has_effects:
@@ -182,7 +172,7 @@ class ToolDispatcher:
             if running.stop is not None:
                 raise running.stop_error()
             around = subject.enclosure
-            launcher = None if around is None else self._confinement.launcher(call, subject)
+            launcher = None if around is None else self.confinement.launcher(call, subject)
             context = CallContext(
                 running, subject, journal.published, self._files, self.environments, launcher
             )
@@ -223,16 +213,6 @@ class ToolDispatcher:
             await journal.settled()
         return result
 
-    async def _place(self, call: ToolCall, subject: Subject) -> Subject:
-        """The subject as the machine sees it on which the workspace of its session lives."""
-        if self.placement is None:
-            raise ToolHostUnavailable(
-                f"The session's workspace is {call.session.workspace}: only a callgate server"
-                " reaches its workers.",
-                reason="no_worker",
-            )
-        return await self.placement().place(call, subject)
-
     async def _wait_in_lane(
         self,
         ticket: asyncio.Future[None],
@@ -253,15 +233,11 @@ class ToolDispatcher:
         plan = self._plans.find(call)
         subject = Subject(plan.tool, plan.validate(call.arguments))
         if call.session.pool is not None:
-            raise ToolExecutionError(
-                "What a call in a pool's workspace touches is known to its worker alone: make the"
-                " call to see what is decided.",
-                reason="in_pool",
-            )
-        subject = self._confinement.enclose(call, subject)
-        subject = self._confinement.confine(call, subject)
+            raise ToolExecutionError("What it touches only its worker knows.", reason="in_pool")
+        subject = self.confinement.enclose(call, subject)
+        subject = self.confinement.confine(call, subject)
         decision = judge(call, subject, self.authority)
-        self._confinement.ensure(call, subject, decision)
+        self.confinement.ensure(call, subject, decision)
         return subject, decision
 
     def refuse(self, call: ToolCall, error: ToolError) -> ToolResult:

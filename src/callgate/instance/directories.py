@@ -18,8 +18,7 @@ from functools import partial
 from callgate.config.load import SettingsError
 from callgate.config.trust import is_trusted
 from callgate.core.errors import ToolPermissionDenied
-from callgate.core.pools import pool_workspace
-from callgate.core.sessions import Mode, Session
+from callgate.core.sessions import Mode, Session, pool_workspace
 from callgate.instance.errors import CannotServe
 from callgate.policy.rules import is_within
 from callgate.wiring.runtime import Wired

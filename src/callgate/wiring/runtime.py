@@ -28,6 +28,7 @@ from callgate.wiring.components import (
     custom_tool,
     make_dispatcher,
     make_packs,
+    make_workers,
     session_log,
     surroundings,
 )
@@ -84,7 +85,7 @@ class Wired:
             audit=self._audit,
             dispatcher=dispatcher,
         )
-        self.dispatcher.placement = lambda: self.workers
+        self.dispatcher.confinement.placement = lambda: self.workers
         self._disable_tools()
         conversations = Conversations(self.log, self.bus, self.roots)
         self.runtime = Runtime(self.dispatcher, self.bus, conversations, self.settings_state)
@@ -122,13 +123,10 @@ class Wired:
 
     @cached_property
     def workers(self) -> PooledCalls:
-        """The remote workers, and the calls that run there."""
-        from callgate.sources.workers.placing import PooledCalls  # lazy: most homes have none  # noqa: PLC0415
-        from callgate.sources.workers.pools import WorkerPools  # lazy: as above  # noqa: PLC0415
-
-        pools = WorkerPools(self.log.store)
-        self._closers.append(pools.close)
-        return PooledCalls(pools, self.policies)
+        """The remote workers that are connected, and the calls that run there."""
+        workers = make_workers(self.log, self.policies)
+        self._closers.append(workers.pools.close)
+        return workers
 
     def isolated(self, factory: ToolFactory) -> ToolFactory:
         """The tool of a sync function in a process of its own; any other as it is."""

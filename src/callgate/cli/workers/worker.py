@@ -18,7 +18,7 @@ from callgate.cli.ui.visible import visible
 from callgate.config.home import Home
 from callgate.config.load import SettingsError
 from callgate.core.errors import ToolErrorClass
-from callgate.core.pools import is_pool_name
+from callgate.core.sessions import is_pool_name
 from callgate.instance.worker.addresses import BadServer, ServerAddress, read_server, tls_context
 from callgate.instance.worker.calls import WorkerCalls
 from callgate.instance.worker.connection import (

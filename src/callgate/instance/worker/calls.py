@@ -26,8 +26,7 @@ from callgate.core.errors import (
     ToolPermissionDenied,
     ToolProtocolError,
 )
-from callgate.core.pools import pool_workspace
-from callgate.core.sessions import Mode, Session
+from callgate.core.sessions import Mode, Session, pool_workspace
 from callgate.core.tools import Preview, ToolOutput
 from callgate.dispatch.call_files import CallFiles
 from callgate.dispatch.command_rules import CommandRules

@@ -24,6 +24,7 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
+from callgate.core.task_sets import start_task
 from callgate.core.version import __version__
 from callgate.instance.worker.addresses import ServerAddress
 from callgate.instance.worker.calls import WorkerCalls
@@ -136,7 +137,7 @@ class WorkerConnection:
         service = WorkerService(
             self._calls, config.workspaces, config.slots, outbox.put, self._joined
         )
-        writing, ticking = asyncio.create_task(outbox.run()), asyncio.create_task(clock.run())
+        writing, ticking = start_task(outbox.run()), start_task(clock.run())
         try:
             async for message in websocket:
                 if clock.has_stalled:

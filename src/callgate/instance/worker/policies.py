@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from callgate.core.pools import PoolWorkspace
+from callgate.core.sessions import PoolWorkspace
 from callgate.policy.decide import Decision, Question, Rulebook
 from callgate.policy.rules import Outcome, Policy, PolicyMode, Rule, Setting, is_within
 from callgate.protocol.host_v1.frames import Object

@@ -40,7 +40,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class WorkerContext(CallContext, frozen=True, kw_only=True):
     """Where a call comes from, and what was decided about it. `workspace_path` has the spelling
-    of `core.pools`."""
+    of `core.sessions`."""
 
     call_id: str
     caller: str

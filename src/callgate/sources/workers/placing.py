@@ -27,7 +27,7 @@ from callgate.core.errors import (
     ToolProtocolError,
 )
 from callgate.core.events import EFFECT_MISMATCH
-from callgate.core.pools import PoolWorkspace
+from callgate.core.sessions import PoolWorkspace
 from callgate.core.tools import Preview, ToolContext, ToolDefinition, ToolOutput
 from callgate.dispatch.commands.sandboxes import Enclosure
 from callgate.dispatch.subjects import Subject

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 
 from callgate.core.errors import ToolError, ToolHostUnavailable, ToolNotFound
-from callgate.core.pools import PoolWorkspace
+from callgate.core.sessions import PoolWorkspace
 from callgate.core.stored import entries_key
 from callgate.core.stores import Store, StoreError
 from callgate.core.task_sets import TaskSet

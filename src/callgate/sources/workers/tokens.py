@@ -13,7 +13,7 @@ import time
 import msgspec
 
 from callgate.core.ops import DropEntry, PutEntry
-from callgate.core.pools import is_pool_name
+from callgate.core.sessions import is_pool_name
 from callgate.core.stores import Store
 
 KIND = "worker_token"

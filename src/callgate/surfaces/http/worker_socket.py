@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 from starlette.types import Receive, Scope, Send
 
 from callgate.core.errors import ToolErrorClass
-from callgate.core.pools import is_pool_name
+from callgate.core.sessions import is_pool_name
 from callgate.core.stores import StoreError
 from callgate.core.version import __version__
 from callgate.protocol.host_v1.workers import VERSION

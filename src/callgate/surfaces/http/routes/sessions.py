@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from callgate.core.errors import ToolHostUnavailable
 from callgate.core.events import Event
 from callgate.core.messages import Message
-from callgate.core.pools import NAME, PoolWorkspace
-from callgate.core.sessions import Mode
+from callgate.core.sessions import POOL_NAME, Mode, PoolWorkspace
 from callgate.core.stored import StoredSession
 from callgate.core.stores import Store
 from callgate.surfaces.http.contexts import Context
@@ -37,7 +36,7 @@ _MOST_LOOKED_AT = 2_000
 """Sessions that one search looks at before it gives what it has."""
 
 Title = Annotated[str, Meta(min_length=1, max_length=200)]
-Pool = Annotated[str, Meta(pattern=rf"^{NAME}(/{NAME})?$", max_length=129)]
+Pool = Annotated[str, Meta(pattern=rf"^{POOL_NAME}(/{POOL_NAME})?$", max_length=129)]
 Seq = Annotated[int, Meta(ge=0, lt=1 << 53)]
 
 
