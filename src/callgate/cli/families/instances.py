@@ -109,6 +109,7 @@ def _worker(parser: Parser) -> None:
     parser.add_argument(
         "--insecure", action="store_true", help="an unencrypted server on another machine is fine"
     )
+    parser.add_argument("--detach", action="store_true", help="return once it is connected")
 
 
 def _workers_token(parser: Parser) -> None:

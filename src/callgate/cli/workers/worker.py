@@ -8,17 +8,19 @@ import re
 import signal
 import socket
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from callgate.cli.errors import OK, CliError
 from callgate.cli.logs import set_up
 from callgate.cli.nested_calls import refuse_within_a_call
+from callgate.cli.serving.detach import detach
 from callgate.cli.ui.terminal import say
 from callgate.cli.ui.visible import visible
 from callgate.config.home import Home
 from callgate.config.load import SettingsError
 from callgate.core.errors import ToolErrorClass
 from callgate.core.sessions import is_pool_name
+from callgate.instance.log_file import LOG
 from callgate.instance.worker.addresses import BadServer, ServerAddress, read_server, tls_context
 from callgate.instance.worker.calls import WorkerCalls
 from callgate.instance.worker.connection import (
@@ -42,12 +44,13 @@ def worker(options: Namespace) -> int:
     home = Home.from_environment()
     home.make()
     config = _config(options, servers, home)
+    ready = detach(os.path.join(home.path, LOG)) if options.detach else lambda: None
     try:
         calls = WorkerCalls(home, config.workspaces)
     except SettingsError as error:
         raise CliError(str(error), reason="settings_invalid") from error
     try:
-        asyncio.run(_run(servers, config, calls))
+        asyncio.run(_run(servers, config, calls, ready))
     except* Refused as group:
         (refused, *_) = _leaves(group)
         raise CliError(
@@ -63,15 +66,27 @@ def _leaves(group: BaseExceptionGroup[Refused]) -> Sequence[BaseException]:
     return found
 
 
-async def _run(servers: Sequence[ServerAddress], config: WorkerConfig, calls: WorkerCalls) -> None:
-    """Serve until a signal comes. Raises a group of `Refused`."""
+async def _run(
+    servers: Sequence[ServerAddress],
+    config: WorkerConfig,
+    calls: WorkerCalls,
+    ready: Callable[[], None],
+) -> None:
+    """Serve until a signal comes. Raises a group of `Refused`. `ready` is called once it is
+    connected."""
     stopped, loop, process = asyncio.Event(), asyncio.get_running_loop(), new_process_name()
     for each in _SIGNALS:
         loop.add_signal_handler(each, stopped.set)
+    waiting_for_it = [ready]
+
+    def joined() -> None:
+        while waiting_for_it:
+            waiting_for_it.pop()()
+
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(WorkerConnection(each, config, calls, _say).run(process))
+                group.create_task(WorkerConnection(each, config, calls, _say, joined).run(process))
                 for each in servers
             ]
             waiting = group.create_task(stopped.wait())

@@ -80,12 +80,18 @@ class WorkerConnection:
     """One worker at one server."""
 
     def __init__(
-        self, server: ServerAddress, config: WorkerConfig, calls: WorkerCalls, say: Say
+        self,
+        server: ServerAddress,
+        config: WorkerConfig,
+        calls: WorkerCalls,
+        say: Say,
+        joined: Callable[[], None] = lambda: None,
     ) -> None:
         self._server = server
         self._config = config
         self._calls = calls
         self._say = say
+        self._on_joined = joined
         self._wait_s = _FIRST_WAIT_S
 
     async def run(self, process: str) -> None:
@@ -158,6 +164,7 @@ class WorkerConnection:
             f"worker {config.get('name')} of pool {config.get('pool')} is connected to"
             f" {self._server.url} (generation {config.get('generation')})"
         )
+        self._on_joined()
 
 
 class _Outbox:

@@ -54,7 +54,7 @@ class WorkerService:
         joined: Callable[[Object], None] = lambda config: None,
     ) -> None:
         """`send` takes a frame, and whether it may be left out where too many wait. `joined`
-        hears what the server says of itself."""
+        hears that the server gives it calls from now on."""
         self._calls = calls
         self._workspaces = workspaces
         self._slots = slots
@@ -98,7 +98,8 @@ class WorkerService:
     async def _value(self, id: str, params: Any) -> Any:
         match params:
             case frames.Init():
-                self._joined(params.config)
+                if params.config.get("joined") is True:
+                    self._joined(params.config)
                 return msgspec.to_builtins(await self._description())
             case frames.GetToolSchemas():
                 return [_schema(each.definition) for each in self._calls.registry]

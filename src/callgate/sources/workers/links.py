@@ -113,6 +113,11 @@ class WorkerLink:
         except msgspec.ValidationError as error:
             raise InvalidAnswer(f"its answer cannot be taken ({error})") from None
 
+    def tell(self, params: Any) -> None:
+        """Send a request whose outcome nobody needs."""
+        _, outcome = self.ask(params)
+        outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
+
     def abandon(self, id: str) -> None:
         """Wait no longer for a request. Idempotent."""
         pending = self._pending.pop(id, None)

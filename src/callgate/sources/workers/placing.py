@@ -242,8 +242,7 @@ class PlacedCall:
         link, id = self._link, self._id
         if link is None or id is None or link.is_lost:
             return False
-        _, outcome = link.ask(Cancel(id=id))
-        outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
+        link.tell(Cancel(id=id))
         return True
 
     async def _value(self, link: WorkerLink, params: Any, type: Any, limit_s: float) -> Any:

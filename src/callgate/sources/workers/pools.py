@@ -93,17 +93,11 @@ class WorkerPools:
         if self._watching is None or self._watching.done():
             self._watching = self._tasks.start(self._watch(store))
         _log.info("worker %s joined, generation %d", identity.key, link.generation)
+        link.tell(Init(config={**_config(link), "joined": True}))
         await self._tell()
 
     async def _greet(self, link: WorkerLink) -> None:
-        identity = link.identity
-        config: Object = {
-            "pool": identity.pool,
-            "name": identity.name,
-            "generation": link.generation,
-            "version": __version__,
-        }
-        link.description = await link.value(Init(config=config), Description, GREETING_S)
+        link.description = await link.value(Init(config=_config(link)), Description, GREETING_S)
         schemas = await link.value(GetToolSchemas(), list[Object], GREETING_S)
         link.tools = frozenset(str(each.get("name")) for each in schemas)
 
@@ -245,3 +239,14 @@ class WorkerPools:
             f" worker --server URL --pool {pool} --workspace DIR",
             reason="no_worker",
         )
+
+
+def _config(link: WorkerLink) -> Object:
+    """What a worker is told of itself."""
+    identity = link.identity
+    return {
+        "pool": identity.pool,
+        "name": identity.name,
+        "generation": link.generation,
+        "version": __version__,
+    }

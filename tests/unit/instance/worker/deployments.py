@@ -167,7 +167,6 @@ class Deployment:
         made = self.start(words, home, CALLGATE_WORKER_TOKEN=token)
         if joined:
             made.line(rf"worker {name} of pool {pool} is connected")
-            self.until(lambda: name in [each["name"] for each in self.workers()])
         return made
 
     def directory(self, name: str, workspace: str = "app") -> Path:

@@ -30,6 +30,9 @@ class ScriptedWorker:
         asked = self.take("init")
         self.answer(asked, DESCRIPTION)
         self.answer(self.take("get_tool_schemas"), [{"name": name} for name in TOOLS])
+        joined = self.take("init")
+        assert joined["params"]["config"]["joined"] is True
+        self.answer(joined, DESCRIPTION)
         return int(asked["params"]["config"]["generation"])
 
     def take(self, method: str) -> Any:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from tests.unit.instance.worker.deployments import Deployment
+from tests.unit.instance.worker.deployments import CALLGATE, Deployment
 from tests.unit.instance.worker.scripted import ScriptedWorker
+from tests.unit.instance.worker.tls import tls_proxy
 
 
 def test_a_wrong_token_and_a_wrong_pool_are_refused_for_good(deployed: Deployment) -> None:
@@ -68,8 +72,6 @@ def test_workers_are_listed_with_what_they_have(deployed: Deployment) -> None:
     ],
 )
 def test_a_wrong_command_line_is_refused_with_a_sentence(deployed: Deployment, words: list[str], said: str) -> None:
-    from tests.unit.instance.worker.deployments import CALLGATE
-
     code, output = deployed.start([CALLGATE, "worker", *words], deployed.home, CALLGATE_WORKER_TOKEN="cgw_x").ended()
     assert code == 2 and said in output
 
@@ -79,3 +81,74 @@ def test_a_worker_does_not_show_its_token_to_commands(deployed: Deployment) -> N
     deployed.worker(token, "one")
     ran = deployed.call(deployed.session(), "shell", command="env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'")
     assert token not in ran["content"][0]["text"]
+
+
+def test_a_worker_at_a_second_server_of_the_store_cuts_the_older_process_at_the_first(deployed: Deployment) -> None:
+    token, first_url = deployed.token("build"), deployed.url
+    old = deployed.worker(token, "one")
+    first = deployed.http
+    deployed.serve("write", "--socket", str(deployed.root / "second" / "s.sock"))
+    assert deployed.url != first_url
+    new = deployed.worker(token, "one", joined=False)
+    new.line(r"generation 2\)")
+    code, output = old.ended()
+    assert code == 3 and "Another process connected" in output
+    (row,) = deployed.workers()
+    assert (row["generation"], row["here"]) == (2, True)
+    (seen,) = first.get("/v1/workers").json()["workers"]
+    assert (seen["generation"], seen["here"]) == (2, False)
+    first.close()
+
+
+def test_one_worker_may_serve_two_servers(deployed: Deployment) -> None:
+    token, first_url, first = deployed.token("build"), deployed.url, deployed.http
+    deployed.serve("write", "--socket", str(deployed.root / "second" / "s.sock"))
+    worker = deployed.worker(token, "one", "--server", first_url, joined=False)
+    worker.line("is connected")
+    worker.line("is connected")
+    for client in (first, deployed.http):
+        opened = client.post("/v1/sessions", json={"pool": "build"}).json()
+        body = {"session": opened["id"], "tool": "list_dir", "arguments": {}}
+        assert client.post("/v1/calls", json=body).json()["ok"]
+    first.close()
+
+
+def test_a_worker_reaches_a_server_through_tls_and_trusts_only_the_authority_it_is_given(
+    deployed: Deployment,
+) -> None:
+    token = deployed.token("build")
+    with tls_proxy(deployed.root, deployed.url) as (url, authority):
+        code, output = deployed.worker(token, "one", server=url, joined=False).ended()
+        assert code == 3 and "cannot be verified" in output
+        deployed.worker(token, "one", "--ca", str(authority), server=url)
+        assert deployed.call(deployed.session(), "list_dir")["ok"]
+
+
+def test_a_redirect_does_not_get_the_token(deployed: Deployment) -> None:
+    asked: list[bytes] = []
+
+    class Redirecting(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            asked.append(self.headers["authorization"].encode())
+            self.send_response(302)
+            self.send_header("location", deployed.url.replace("http", "ws", 1) + self.path)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Redirecting) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        worker = deployed.worker(
+            deployed.token("build"), "one", server=f"http://127.0.0.1:{server.server_port}", joined=False
+        )
+        worker.line("status 302; trying again", 20)
+        worker.line("status 302; trying again", 20)
+        worker.close()
+        server.shutdown()
+        thread.join()
+    assert len(asked) >= 2 and deployed.workers() == []

@@ -42,7 +42,6 @@ def test_a_read_of_a_worker_that_is_lost_is_answered_by_another(deployed: Deploy
     token = deployed.token("build")
     silent = ScriptedWorker(deployed.url, token, name="one")
     silent.greet()
-    deployed.until(deployed.workers)
     session = deployed.session()
     with ThreadPoolExecutor(1) as pool:
         calling = pool.submit(deployed.call, session, "read_file", path="a.txt")
@@ -87,7 +86,6 @@ def test_a_result_of_an_older_connection_does_not_count(deployed: Deployment) ->
     token = deployed.token("build")
     old = ScriptedWorker(deployed.url, token, process="a" * 16)
     generation = old.greet()
-    deployed.until(deployed.workers)
     session = deployed.session()
     with ThreadPoolExecutor(1) as pool:
         calling, request = effect(deployed, old, pool, session)
@@ -101,7 +99,7 @@ def test_a_result_of_an_older_connection_does_not_count(deployed: Deployment) ->
             pass  # the server has closed it
         assert old.closed() == 4409
         old.close()
-        deployed.until(lambda: [each["generation"] > generation for each in deployed.workers()] == [True])
+        assert [each["generation"] > generation for each in deployed.workers()] == [True]
         calling, request = effect(deployed, new, pool, session)
         new.answer(request, {"success": True, "result": "done"})
         assert calling.result(LIMIT_S)["ok"]
@@ -162,7 +160,6 @@ def test_a_wrong_answer_of_a_worker_ends_the_call_and_no_other(
 ) -> None:
     worker = ScriptedWorker(deployed.url, deployed.token("build"))
     worker.greet()
-    deployed.until(deployed.workers)
     session = deployed.session()
     with ThreadPoolExecutor(1) as pool:
         calling, request = effect(deployed, worker, pool, session)

@@ -17,7 +17,7 @@ from callgate.core.stored import StoredSession
 from callgate.core.stores import Store
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.operations import Operation, Request
-from callgate.surfaces.http.problems import bad_request, forbidden, not_found
+from callgate.surfaces.http.problems import conflict, forbidden, not_found
 from callgate.surfaces.http.routes.calls import Limit
 from callgate.surfaces.http.routes.values import (
     Directory,
@@ -150,7 +150,7 @@ async def open_session(context: Context, request: Request) -> Session:
 async def _pool_workspace(context: Context, given: str, directory: str | None) -> str:
     """The workspace of a pool, which its workers have now."""
     if directory is not None:
-        raise bad_request("A session has a workspace here, or one in a pool.", "pool")
+        raise conflict("A session has a workspace here, or one in a pool.", "pool")
     if context.workers is None:
         raise not_found("pool")
     pool, _, name = given.partition("/")
@@ -165,7 +165,7 @@ async def _pool_workspace(context: Context, given: str, directory: str | None) -
         raise not_found(f"workspace in pool {pool}; there are: {', '.join(names)}")
     if not name and len(names) > 1:
         message = f"Pool {pool} has several workspaces; name one: {', '.join(names)}."
-        raise bad_request(message, "workspace")
+        raise conflict(message, "workspace")
     return str(PoolWorkspace(pool, name or names[0]))
 
 
@@ -244,7 +244,7 @@ OPERATIONS = (
         open_session,
         Session,
         body=NewSession,
-        errors=(403, 404, 503),
+        errors=(403, 404, 409, 503),
     ),
     Operation("GET", _ONE, "One session.", get_session, SessionDetail, errors=(404,), short=True),
     Operation(
