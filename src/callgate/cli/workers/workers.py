@@ -34,17 +34,17 @@ def list(options: Namespace) -> int:
         return OK
     if not found:
         say("no worker is connected")
-    for each in found:
-        print(visible(_described(each)))
+    for line in (line for each in found for line in _described(each)):
+        print(visible(line))
     return OK
 
 
-def _described(entry: WorkerEntry) -> str:
+def _described(entry: WorkerEntry) -> tuple[str, str]:
     minutes = max(0, int(time.time() - entry.connected_at) // 60)
     return (
-        f"{entry.pool}/{entry.name}  callgate {entry.version}  {entry.platform}\n"
+        f"{entry.pool}/{entry.name}  callgate {entry.version}  {entry.platform}",
         f"  workspaces {', '.join(entry.workspaces)}; sandbox {entry.sandbox}; {entry.slots} slots;"
-        f" generation {entry.generation}; connected for {minutes} min to {entry.server}"
+        f" generation {entry.generation}; connected for {minutes} min to {entry.server}",
     )
 
 
