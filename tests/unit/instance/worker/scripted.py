@@ -25,14 +25,14 @@ class ScriptedWorker:
         connecting = connect(where, additional_headers=headers, proxy=None, max_size=None)
         self.socket: ClientConnection = self._closing.enter_context(connecting)
 
-    def greet(self) -> int:
+    def greet(self, description: Any = DESCRIPTION) -> int:
         """Answer until it is taken in; the generation that it was given."""
         asked = self.take("init")
-        self.answer(asked, DESCRIPTION)
+        self.answer(asked, description)
         self.answer(self.take("get_tool_schemas"), [{"name": name} for name in TOOLS])
         joined = self.take("init")
         assert joined["params"]["config"]["joined"] is True
-        self.answer(joined, DESCRIPTION)
+        self.answer(joined, description)
         return int(asked["params"]["config"]["generation"])
 
     def take(self, method: str) -> Any:
