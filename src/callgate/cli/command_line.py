@@ -40,7 +40,7 @@ _of_packages: dict[str, Mapping[str, Command]] = {}
 VERBOSE_THEMSELVES = ("call", "acp")
 """Commands whose own -v says more than who answered."""
 _LOCAL = frozenset(
-    ("init", "keys", "auth", "completion", "parse", "trust", "host", "skills", "memory")
+    ("init", "keys", "auth", "completion", "parse", "trust", "host", "skills", "memory", "worker")
 )
 """Commands, or first words of several."""
 _HELP = ("-h", "--help")
