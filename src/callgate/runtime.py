@@ -228,6 +228,15 @@ class Runtime:
         idle = self.turns.withdraw_idle({each.call.session.id for each in running})
         await asyncio.gather(*map(self.conversations.release, idle))
 
+    async def give_back(self, session: Session) -> bool:
+        """Let another process have a session; False while something is under way in it."""
+        if any(each.call.session.id == session.id for each in self.dispatcher.running):
+            return False
+        if not self.turns.withdraw_if_idle(session.id):
+            return False
+        await self.conversations.release(session)
+        return True
+
     def unfinished(self) -> int:
         """How many calls and turns would be cut short by an end now. Those that wait for a
         person are not among them: a question outlives the process."""

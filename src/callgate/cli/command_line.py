@@ -29,7 +29,17 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "setup": ("init", "doctor", "keys", "auth", "completion"),
     "sources": ("host", "hosts", "mcp"),
     "knowledge": ("skills", "memory"),
-    "instances": ("serve", "status", "servers", "stop", "dashboard", "acp", "mcp"),
+    "instances": (
+        "serve",
+        "status",
+        "servers",
+        "stop",
+        "dashboard",
+        "acp",
+        "mcp",
+        "worker",
+        "workers",
+    ),
 }
 """With the first words of their commands: a command waits for its own family alone. Those that
 `shipped` names too are described by a package."""
@@ -40,7 +50,7 @@ _of_packages: dict[str, Mapping[str, Command]] = {}
 VERBOSE_THEMSELVES = ("call", "acp")
 """Commands whose own -v says more than who answered."""
 _LOCAL = frozenset(
-    ("init", "keys", "auth", "completion", "parse", "trust", "host", "skills", "memory",
+    ("init", "keys", "auth", "completion", "parse", "trust", "host", "skills", "memory", "worker",
      "policy export", "policy import")
 )  # fmt: skip
 """Commands, or first words of several."""

@@ -91,6 +91,10 @@ def command_function(name: str) -> Callable[[Namespace], int]:
             from callgate.cli.commands import undo as module  # lazy: when it runs
         case ["watch"]:
             from callgate.cli.commands import watch as module  # lazy: when it runs
+        case ["worker"]:
+            from callgate.cli.workers import worker as module  # lazy: when it runs
+        case ["workers", _]:
+            from callgate.cli.workers import workers as module  # lazy: when it runs
         case _:
             raise ValueError(name)
     function: Callable[[Namespace], int] = getattr(module, name.split()[-1])

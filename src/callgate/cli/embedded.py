@@ -14,7 +14,7 @@ from callgate.cli.ui.visible import visible
 from callgate.config.home import Home
 from callgate.config.load import SettingsError
 from callgate.core.errors import ToolErrorClass
-from callgate.core.sessions import Mode, Session
+from callgate.core.sessions import Mode, Session, pool_workspace
 from callgate.dispatch.tools.registry import Registered
 from callgate.wiring.registration import register_configured, register_lazily
 from callgate.wiring.runtime import Wired
@@ -38,6 +38,13 @@ def open_runtime(
     logged.
     """
     set_up(options.debug, log)
+    if pool_workspace(options.workspace) is not None:
+        raise CliError(
+            f"{options.workspace} is on remote workers, and no callgate server runs here",
+            hint="Start callgate serve, and a worker: see callgate worker --help.",
+            error_class=ToolErrorClass.HOST_UNAVAILABLE,
+            reason="no_worker",
+        )
     workspace = os.path.abspath(os.path.expanduser(options.workspace))
     if not os.path.isdir(workspace):
         raise CliError(f"--workspace: {workspace} is not a directory")

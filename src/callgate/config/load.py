@@ -26,6 +26,7 @@ from callgate.config.schema import (
 )
 from callgate.core.effects import SideEffects
 from callgate.core.mcp_servers import NOT_FOR_A_WORKSPACE, McpTable
+from callgate.core.sessions import pool_workspace
 from callgate.core.text.spelling import nearest
 from callgate.policy.rules import (
     BUILT_IN,
@@ -410,6 +411,8 @@ def _hosts(texts: list[str], file: _File, at: Path) -> tuple[str, ...]:
 
 def _directory(text: str, file: _File, at: Path) -> str:
     """A directory as it really is; a relative one would depend on where someone stands."""
+    if pool_workspace(text) is not None:
+        return text
     path = os.path.expanduser(text)
     if not os.path.isabs(path):
         raise file.error(at, f"{text!r} must be an absolute path or begin with ~")

@@ -25,6 +25,7 @@ from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolPermissionDenied
 from callgate.core.events import SETTINGS_REJECTED, SETTINGS_RELOADED, Event
 from callgate.core.ids import ulid
+from callgate.core.sessions import pool_workspace
 from callgate.core.tools import ToolFactory
 from callgate.policy.decide import Rulebook, refuse_effects
 from callgate.policy.path_rules import PathRule, binding_processes
@@ -192,12 +193,15 @@ class PolicyBook:
         refusal = None
         if problem is not None:
             refusal = refuse_effects(problem.problem, Origin(problem.file, problem.line))
-        real = os.path.realpath(workspace)
+        real = workspace if pool_workspace(workspace) else os.path.realpath(workspace)
         return Rulebook(self._user, narrowing.policy, real, refusal)
 
     def _narrowing(self, workspace: str) -> _Narrowing:
-        """What the workspace itself says. Where that cannot be used, what it said before."""
+        """What the workspace itself says. Where that cannot be used, what it said before. One of
+        a pool says nothing: its files are the worker's."""
         known = self._narrowings.get(workspace)
+        if known is None and pool_workspace(workspace) is not None:
+            known = self._narrowings[workspace] = _Narrowing(_Files(), None, None)
         if known is not None:
             files = known.files
         else:

@@ -17,6 +17,7 @@ from callgate.config.rule_texts import rule_text
 from callgate.config.stores import configured_store
 from callgate.core.calls import ToolCall
 from callgate.core.resolved_paths import ResolvedPath
+from callgate.core.sessions import pool_workspace
 from callgate.dispatch.permission.confirmations import Answer
 from callgate.dispatch.subjects import Subject
 from callgate.policy.commands import generalise, parse_pattern, read_command
@@ -35,7 +36,7 @@ def saved_rule(
     network: bool = False,
 ) -> dict[str, str | bool]:
     """The keys of the rule that an `always` answer to this call becomes."""
-    here = os.path.realpath(workspace)
+    here = workspace if pool_workspace(workspace) else os.path.realpath(workspace)
     rule: dict[str, str | bool] = {"decision": decision.value, "tool": tool, "workspace": here}
     if network:
         rule["network"] = True
@@ -55,7 +56,8 @@ def saved_rule(
 
 def _named(resolved: ResolvedPath, workspace: str) -> str:
     """How a rule names a place: relative in the workspace, in full elsewhere."""
-    return resolved.relative if is_within(resolved.real, workspace) else resolved.real
+    inside = pool_workspace(workspace) is not None or is_within(resolved.real, workspace)
+    return resolved.relative if inside else resolved.real
 
 
 def save_rule(home: Home, rule: Mapping[str, Any]) -> None:

@@ -4,24 +4,32 @@ commands of the call?
 This check lets an escaping call fail before anyone is asked, and tells the later stages
 which places a call touches. It is not the wall: that is `workspace.files`, which checks
 again on the descriptor it opened, because a link may change in between.
+
+Of a session whose workspace lives on another machine, a `Placement` says the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from callgate.core.calls import ToolCall
 from callgate.core.commands import Launcher
 from callgate.core.effects import SideEffects
-from callgate.core.errors import ToolPermissionDenied, WorkspaceEscapeError
+from callgate.core.errors import (
+    ToolHostUnavailable,
+    ToolPermissionDenied,
+    WorkspaceEscapeError,
+)
 from callgate.core.resolved_paths import ResolvedPath
+from callgate.core.task_sets import start_task
 from callgate.dispatch.call_files import CallFiles, Policies
 from callgate.dispatch.command_rules import CommandRules
 from callgate.dispatch.commands.sandboxes import Sandbox
 from callgate.dispatch.environments import Environments
+from callgate.dispatch.running import RunningCall
 from callgate.dispatch.subjects import Subject, question
 from callgate.dispatch.tools.registry import Registered
 from callgate.policy.decide import Decision, lifts_protection
@@ -30,6 +38,17 @@ from callgate.policy.rules import Outcome
 Locate = Callable[[str], ResolvedPath]
 Judge = Callable[[ToolCall, Subject], Decision]
 """What the policy says of a call at this moment."""
+
+
+class Placement(Protocol):
+    """Calls whose workspace is on another machine; `sources.workers` has them."""
+
+    async def place(self, call: ToolCall, subject: Subject) -> Subject:
+        """The subject with the places that it names there, and with a tool that runs there.
+
+        Raises a `ToolError`: where no worker has the workspace, where a path leaves it, and where
+        the tool would work with files of this machine."""
+        ...
 
 
 class Confinement:
@@ -51,6 +70,26 @@ class Confinement:
         self._command_rules = command_rules
         self._policies = policies
         self._judge = judge
+        self.placement: Callable[[], Placement] | None = None
+        """Where calls run whose workspace is not on this machine; None: nowhere."""
+
+    async def place(self, call: ToolCall, subject: Subject, running: RunningCall) -> Subject:
+        """The subject as the machine sees it on which the workspace of its session lives."""
+        if self.placement is None:
+            raise ToolHostUnavailable(
+                f"The session's workspace is {call.session.workspace}: only a callgate server"
+                " reaches its workers.",
+                reason="no_worker",
+            )
+        placing = start_task(self.placement().place(call, subject))
+        placed: Subject = await running.until(placing)
+        return placed
+
+    async def amended(self, call: ToolCall, subject: Subject, running: RunningCall) -> Subject:
+        """The same for arguments that a person put in place of the call's."""
+        if call.session.pool is not None:
+            return await self.place(call, subject, running)
+        return self.confine(call, self.enclose(call, subject))
 
     async def ready(self) -> None:
         """Have tried the machine out, before the first call that starts commands."""
@@ -102,14 +141,14 @@ class Confinement:
 
     def ensure(self, call: ToolCall, subject: Subject, decision: Decision) -> None:
         """Refuse what this machine cannot keep, before anyone is asked about it."""
-        if self._sandbox is None or subject.enclosure is None:
+        if self._sandbox is None or subject.enclosure is None or call.session.pool is not None:
             return
         if decision.outcome is not Outcome.DENY or decision.reason == "mode_read":
             self._sandbox.ensure(subject.enclosure, call.session)
 
     def launcher(self, call: ToolCall, subject: Subject) -> Launcher | None:
-        """The one way to start a command of the call; None where it starts none."""
-        if self._sandbox is None or subject.enclosure is None:
+        """The one way to start a command of the call; None where it starts none here."""
+        if self._sandbox is None or subject.enclosure is None or call.session.pool is not None:
             return None
         if subject.enclosure.delegated:
             return self._sandbox.delegating(call.session, self._environments.terminals)

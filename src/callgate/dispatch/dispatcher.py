@@ -105,7 +105,7 @@ class ToolDispatcher:
         self._lanes = Lanes(limits.concurrency)
         self._plans = Plans(self.registry, limits.max_timeout_s)
         self.command_rules = CommandRules(authority.policies, self.registry)
-        self._confinement = Confinement(
+        self.confinement = Confinement(
             sandbox,
             files,
             self.environments,
@@ -143,15 +143,17 @@ class ToolDispatcher:
             plan = self._plans.find(call)
             tool = plan.tool
             timeout_s = plan.timeout_s if call.timeout_s is None else plan.time_limit(call)
-            if tool.definition.sandboxed:
-                await self._confinement.ready()
+            if tool.definition.sandboxed and call.session.pool is None:
+                await self.confinement.ready()
             subject = Subject(tool, plan.validate(call.arguments))
-            if plan.is_confined:
-                subject = self._confinement.enclose(call, subject)
-                subject = self._confinement.confine(call, subject)
+            if call.session.pool is not None:
+                subject = await self.confinement.place(call, subject, running)
+            elif plan.is_confined:
+                subject = self.confinement.enclose(call, subject)
+                subject = self.confinement.confine(call, subject)
             decision = judge(call, subject, self.authority)
             if subject.enclosure is not None:
-                self._confinement.ensure(call, subject, decision)
+                self.confinement.ensure(call, subject, decision)
             if confirmation is not None or decision.outcome is not Outcome.ALLOW:
                 hash = partial(_hash, plan)
                 answer = await authorize(
@@ -159,8 +161,7 @@ class ToolDispatcher:
                 )
                 if answer is not None and answer.arguments is not None:
                     subject = Subject(tool, plan.validate(answer.arguments))
-                    subject = self._confinement.enclose(call, subject)
-                    subject = self._confinement.confine(call, subject)
+                    subject = await self.confinement.amended(call, subject, running)
                 if answer is not None:
                     accept(call, subject, decision, self.authority, answer)
             if tool.has_effects:
@@ -171,7 +172,7 @@ class ToolDispatcher:
             if running.stop is not None:
                 raise running.stop_error()
             around = subject.enclosure
-            launcher = None if around is None else self._confinement.launcher(call, subject)
+            launcher = None if around is None else self.confinement.launcher(call, subject)
             context = CallContext(
                 running, subject, journal.published, self.files, self.environments, launcher
             )
@@ -181,7 +182,7 @@ class ToolDispatcher:
                 running.began = journal.called(subject)
             arguments, table, release = subject.checked.arguments, self.running, self._lanes.release
             output = await execute(
-                tool.factory, arguments, context, running, table, timeout_s, release
+                subject.tool.factory, arguments, context, running, table, timeout_s, release
             )
             if context.diagnostics is not None:
                 output = context.diagnosed(output)
@@ -233,10 +234,12 @@ class ToolDispatcher:
         """What the policy says of a call, without running it or asking anyone."""
         plan = self._plans.find(call)
         subject = Subject(plan.tool, plan.validate(call.arguments))
-        subject = self._confinement.enclose(call, subject)
-        subject = self._confinement.confine(call, subject)
+        if call.session.pool is not None:
+            raise ToolExecutionError("What it touches only its worker knows.", reason="in_pool")
+        subject = self.confinement.enclose(call, subject)
+        subject = self.confinement.confine(call, subject)
         decision = judge(call, subject, self.authority)
-        self._confinement.ensure(call, subject, decision)
+        self.confinement.ensure(call, subject, decision)
         return subject, decision
 
     def refuse(self, call: ToolCall, error: ToolError) -> ToolResult:

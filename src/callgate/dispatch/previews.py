@@ -31,7 +31,8 @@ async def preview_call(
         return None
     if hasattr(tool, "preview_for"):  # a host's: it sees the state of the session
         preview = lambda input, environment: tool.preview_for(call.session.id, input)  # noqa: E731
-    environment = environments.open(call.session, files.open(call, subject))
+    in_pool = call.session.pool is not None  # its files are on another machine
+    environment = None if in_pool else environments.open(call.session, files.open(call, subject))
     try:
         async with asyncio.timeout(_PREVIEW_S):
             result = preview(subject.checked.arguments, environment)

@@ -3,6 +3,7 @@
     none named                           the first directory that is served
     in a directory that is served        that one
     trusted by the user (`trust.json`)   that one
+    of a pool (`pool:build/app`)         the one of the pool's workers: no directory here
     any other                            refused
 
 A path counts as where it leads, after all links.
@@ -17,7 +18,7 @@ from functools import partial
 from callgate.config.load import SettingsError
 from callgate.config.trust import is_trusted
 from callgate.core.errors import ToolPermissionDenied
-from callgate.core.sessions import Mode, Session
+from callgate.core.sessions import Mode, Session, pool_workspace
 from callgate.instance.errors import CannotServe
 from callgate.policy.rules import is_within
 from callgate.wiring.runtime import Wired
@@ -63,6 +64,8 @@ class ServedDirectories:
 
     def open_session(self, cwd: str | None, id: str) -> Session:
         """A session in the directory of a peer. Raises `ToolPermissionDenied`."""
+        if cwd is not None and pool_workspace(cwd) is not None:
+            return Session(workspace=cwd, mode=self.mode, id=id)
         try:
             directory = peer_directory(cwd, self.roots, partial(is_trusted, self._wired.home))
             session = self._wired.session(directory, self.mode)

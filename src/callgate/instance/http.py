@@ -74,6 +74,7 @@ def open_http(
         unfinished=unfinished,
         servers=Servers(wired.runtime.store, _description(names, record)),
         draining=draining,
+        workers=lambda: wired.workers,
     )
     return LazyHttpServer(listening, dependencies), access
 

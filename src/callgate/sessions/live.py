@@ -114,6 +114,14 @@ class SessionTurns:
     def served_count(self) -> int:
         return sum(live.is_served for live in self._live.values())
 
+    def withdraw_if_idle(self, session_id: str) -> bool:
+        """Serve a session no longer, if it has no turn."""
+        live = self._live.get(session_id)
+        if live is None or not live.is_served or live.turn is not None:
+            return False
+        del self._live[session_id]
+        return True
+
     def withdraw_idle(self, busy: Collection[str]) -> list[Session]:
         """Serve the sessions no longer that have no turn and are not `busy`; returns them."""
         idle = [

@@ -56,6 +56,7 @@ if TYPE_CHECKING:  # loaded with the first of their tools
     from callgate.shipped import ShippedPack
     from callgate.sources.packs.packs import Packs
     from callgate.sources.packs.values import Embedder
+    from callgate.sources.workers.placing import PooledCalls
     from callgate.tools.tables import EmbeddingsTable
     from callgate.wiring.sharing import Sharing
     from callgate.workspace.undo.history import History
@@ -306,6 +307,14 @@ def make_packs(
         )
 
     return Packs(context, settings.packs.enable, isolated, report)
+
+
+def make_workers(log: SessionLog, policies: PolicyBook) -> PooledCalls:
+    """Remote workers, of whom none is connected yet."""
+    from callgate.sources.workers.placing import PooledCalls  # lazy: most homes have none  # noqa: PLC0415
+    from callgate.sources.workers.pools import WorkerPools  # lazy: as above  # noqa: PLC0415
+
+    return PooledCalls(WorkerPools(log.store), policies)
 
 
 def _find_key(home: Home, service: str, *, key_env: str | None, usual: str | None) -> Key | None:

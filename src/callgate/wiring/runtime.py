@@ -30,6 +30,7 @@ from callgate.wiring.components import (
     make_dispatcher,
     make_packs,
     make_sharing,
+    make_workers,
     session_log,
     surroundings,
 )
@@ -44,6 +45,7 @@ if TYPE_CHECKING:  # heavy, and most homes have none
     from callgate.sources.mcp.server_tools import McpTools
     from callgate.sources.packs.packs import Packs
     from callgate.sources.provider_tools import AllProvidedTools
+    from callgate.sources.workers.placing import PooledCalls
 
 _log = logging.getLogger("callgate")
 
@@ -88,6 +90,7 @@ class Wired:
             dispatcher=dispatcher,
             saving=None if self.sharing is None else self.sharing.saving,
         )
+        self.dispatcher.confinement.placement = lambda: self.workers
         self._disable_tools()
         conversations = Conversations(self.log, self.bus, self.roots)
         self.runtime = Runtime(self.dispatcher, self.bus, conversations, self.settings_state)
@@ -124,6 +127,13 @@ class Wired:
         from callgate.agent.subagents import Subagents  # lazy: only for a model at work  # noqa: PLC0415
 
         return Subagents(self.dispatcher, self.runtime.turns)
+
+    @cached_property
+    def workers(self) -> PooledCalls:
+        """The remote workers that are connected, and the calls that run there."""
+        workers = make_workers(self.log, self.policies)
+        self._closers.append(workers.pools.close)
+        return workers
 
     def isolated(self, factory: ToolFactory) -> ToolFactory:
         """The tool of a sync function in a process of its own; any other as it is."""

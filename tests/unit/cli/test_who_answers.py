@@ -69,6 +69,8 @@ TABLE: dict[str, tuple[str, str, str]] = {
     "mcp restart": ("no_such_server", INSTANCE, OBJECT),
     "status": ("", INSTANCE, OBJECT),
     "dashboard": ("--no-open", INSTANCE, OBJECT),
+    "workers list": ("", NOBODY, OBJECT),
+    "workers token": ("list", NOBODY, OBJECT),
     "mcp serve": ("", OWN, FAILS),
     "mcp wrap": ("-- true", OWN, FAILS),
     "chat": ("", OWN, FAILS),

@@ -288,7 +288,7 @@ async def test_a_link_in_the_place_of_our_own_directory_refuses_the_start(base: 
 
 async def test_without_a_sandbox_nothing_starts_a_command(base: Path) -> None:
     run = bench(base, Sandbox(OFF))
-    run.dispatcher._confinement._sandbox = None
+    run.dispatcher.confinement._sandbox = None
     result = await run.run("shell", {"command": "touch x"})
     assert (result.error.reason, os.listdir(base / "ws")) == ("sandbox_unavailable", [])
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from callgate.cli.families.command import WORKSPACE_AND_MODE, Command, Parser, add, bounds, takes
+from callgate.cli.families.command import (
+    WORKSPACE_AND_MODE,
+    Command,
+    Parser,
+    add,
+    bounds,
+    positive,
+    takes,
+)
 from callgate.cli.options import ACP, JSON, MODE, Option, minutes
 
 NOW = Option("--now", help="stop what runs, too; without it that has [instance] drain_seconds")
@@ -75,6 +83,48 @@ def _mcp_wrap(parser: Parser) -> None:
     _mcp_serve(parser)
 
 
+def _worker(parser: Parser) -> None:
+    parser.add_argument(
+        "--server",
+        metavar="URL",
+        dest="servers",
+        action="append",
+        help="of a callgate server, such as https://callgate.example; may be repeated",
+    )
+    parser.add_argument("--pool", metavar="NAME", help="the pool that it belongs to")
+    parser.add_argument("--name", metavar="NAME", help="its own in the pool; default: the host's")
+    parser.add_argument(
+        "--workspace",
+        metavar="[NAME=]DIR",
+        dest="workspaces",
+        action="append",
+        help="a directory that it brings; may be repeated; default: here",
+    )
+    parser.add_argument(
+        "--token-file", metavar="F", help="its token; default: $CALLGATE_WORKER_TOKEN"
+    )
+    parser.add_argument(
+        "--slots", metavar="N", type=positive, default=8, help="calls at once; default 8"
+    )
+    parser.add_argument("--ca", metavar="FILE", help="trust these authorities alone, as PEM")
+    parser.add_argument(
+        "--insecure", action="store_true", help="an unencrypted server on another machine is fine"
+    )
+    parser.add_argument("--detach", action="store_true", help="return once it is connected")
+
+
+def _workers_token(parser: Parser) -> None:
+    parser.add_argument(
+        "--pool",
+        metavar="NAME",
+        dest="pools",
+        action="append",
+        help="with create: may connect to this pool; may be repeated",
+    )
+    parser.add_argument("--name", metavar="NAME", help="with create: of the token; default: random")
+    add(parser, JSON)
+
+
 COMMANDS: Mapping[str, Command] = {
     "serve": Command("run an instance that others reach through a socket", "", _serve),
     "status": Command("show the instances that run", "", takes(JSON)),
@@ -117,5 +167,20 @@ COMMANDS: Mapping[str, Command] = {
         _mcp_wrap,
         "A client starts it in place of COMMAND. Its tools keep their names; each call is judged\n"
         "by the policy and recorded, and the server runs in the sandbox.",
+    ),
+    "worker": Command(
+        "run calls of a server on this machine, in its own workspace and sandbox",
+        "--server URL --pool NAME",
+        _worker,
+        "It dials the server with a worker token, and dials again when the connection is lost.\n"
+        "Sessions that name the pool work here; the server decides, asks and records.",
+    ),
+    "workers list": Command("list the workers that are connected, on any server", "", takes(JSON)),
+    "workers token": Command(
+        "make, list or revoke the tokens with which workers connect",
+        "create --pool NAME | list | revoke NAME",
+        _workers_token,
+        "A token is shown once. It lets its holder connect as a worker of its pools, and do\n"
+        "nothing else; one that is revoked cuts the workers that came with it.",
     ),
 }

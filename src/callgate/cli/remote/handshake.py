@@ -93,6 +93,8 @@ def _with(path: str, options: Any, work: Callable[..., T], *, named: bool) -> T:
 
 
 def workspace_of(options: Any) -> str:
+    if str(options.workspace).startswith("pool:"):  # on remote workers (`core.sessions`)
+        return str(options.workspace)
     return os.path.abspath(os.path.expanduser(str(options.workspace)))
 
 

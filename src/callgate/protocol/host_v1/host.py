@@ -35,9 +35,11 @@ Received = Request[Any] | Fault | Answer | Passed
 
 
 class HostWire:
-    __slots__ = ("_agreed", "_framer", "_in_flight", "_offered", "_waiting")
+    __slots__ = ("_agreed", "_framer", "_in_flight", "_methods", "_offered", "_waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, methods: Mapping[str, type[Any]] = OF_HOST) -> None:
+        """`methods` are those that this side answers."""
+        self._methods = methods
         self._framer = Framer()
         self._in_flight: dict[str, type] = {}
         """By id: the type of the params that the runtime sent."""
@@ -81,7 +83,7 @@ class HostWire:
             return fault("object", "A line is a JSON object.")
         if "ok" in value and "method" not in value:
             return self._answered(value, received)
-        read = requests.read(value, OF_HOST, self._in_flight)
+        read = requests.read(value, self._methods, self._in_flight)
         return self._arrived(read) if isinstance(read, Request) else read
 
     def _arrived(self, request: Request[Any]) -> Request[Any]:

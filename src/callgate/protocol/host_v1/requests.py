@@ -25,7 +25,6 @@ from callgate.protocol.host_v1.frames import (
     ExecuteTool,
     Failed,
     Failure,
-    Params,
     Request,
 )
 from callgate.protocol.ndjson import Unsendable, line
@@ -63,7 +62,7 @@ def fault(
 
 
 def read(
-    value: dict[str, Any], methods: Mapping[str, type[Params]], taken: Container[str]
+    value: dict[str, Any], methods: Mapping[str, type[Any]], taken: Container[str]
 ) -> Request[Any] | Fault:
     """`taken` are the ids in flight in this direction."""
     id = value.get("id")

@@ -68,13 +68,16 @@ class RuntimeWire:
         "_framer",
         "_host_requests",
         "_in_flight",
+        "_methods",
         "_noise",
         "_noise_bytes",
         "_offered",
         "_strays",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, methods: Mapping[str, type] = OF_HOST) -> None:
+        """`methods` are those that the other side may be asked for."""
+        self._methods = methods
         self._framer = Framer(head=_HEAD)
         self._in_flight: dict[str, type] = {}
         """By id: the type of the params."""
@@ -132,7 +135,7 @@ class RuntimeWire:
             raise ValueError("an id has 1 to 128 printable ASCII characters")
         if id in self._in_flight or id in self._abandoned:
             raise ValueError(f"request {id!r} is in flight")
-        if OF_HOST.get(request.method) is not type(params):
+        if self._methods.get(request.method) is not type(params):
             raise ValueError(f"{request.method!r} is not asked of a host with these params")
         data = line(request)
         self._in_flight[id] = type(params)
@@ -204,7 +207,7 @@ class RuntimeWire:
         if "method" not in value:
             return self._passed("noise", received)
         method = value["method"]
-        if not self._agreed or type(method) is not str or method in OF_HOST:
+        if not self._agreed or type(method) is not str or method in self._methods:
             return self._passed("not_agreed", received)
         request = requests.read(value, self._agreed, self._host_requests)
         if isinstance(request, Request):

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from callgate.core.content import ContentBlock, NativeResult, TextBlock
+from callgate.core.content import ContentBlock, FileDiff, NativeResult, TextBlock
 from callgate.core.errors import GENERIC_FAILURE
 from callgate.core.tools import ToolOutput
 
@@ -27,6 +27,8 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     files_modified: list[str] | None = None
     """This and the next count only from a process that runs our own functions."""
     command_executed: str | None = None
+    diffs: tuple[FileDiff, ...] = ()
+    """Counts only from a worker."""
 
 
 _NOTHING_MORE = Output()
@@ -52,6 +54,7 @@ def to_output(value: Any, *, trusted: bool = False) -> ToolOutput:
         truncated=more.truncated,
         files_modified=more.files_modified if trusted else None,
         command_executed=more.command_executed if trusted else None,
+        diffs=more.diffs if trusted else (),
     )
 
 
@@ -72,6 +75,7 @@ def to_value(output: ToolOutput) -> dict[str, Any]:
         truncated=output.truncated,
         files_modified=output.files_modified,
         command_executed=output.command_executed,
+        diffs=output.diffs,
     )
     if more != _NOTHING_MORE:
         value["output"] = msgspec.to_builtins(more)

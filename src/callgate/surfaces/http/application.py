@@ -14,7 +14,7 @@ from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.endpoints import Endpoint
 from callgate.surfaces.http.files import File, Files, find_files
-from callgate.surfaces.http.guard import STREAM, Guard
+from callgate.surfaces.http.guard import STREAM, WORKERS, Guard
 from callgate.surfaces.http.mcp_endpoint import MCP
 from callgate.surfaces.http.openapi import describe
 from callgate.surfaces.http.operations import Operation, Request
@@ -34,8 +34,10 @@ from callgate.surfaces.http.routes import (
     tools,
     turns,
     undo,
+    workers,
 )
 from callgate.surfaces.http.websocket import PING_S, Stream
+from callgate.surfaces.http.worker_socket import WorkerSocket
 
 _RESOURCES: tuple[Operation, ...] = (
     *instance.OPERATIONS,
@@ -51,6 +53,7 @@ _RESOURCES: tuple[Operation, ...] = (
     *saved_rules.OPERATIONS,
     *hosts.OPERATIONS,
     *servers.OPERATIONS,
+    *workers.OPERATIONS,
 )
 
 
@@ -82,6 +85,7 @@ def make_application(
         for path, some in groupby(placed, key=lambda each: each[0])
     ]
     routes.append(WebSocketRoute(STREAM, Stream(context, ping_s)))
+    routes.append(WebSocketRoute(WORKERS, WorkerSocket(context)))
     if mcp is not None:
         routes.append(Route(MCP, mcp, methods=None))
     serve_file = Files(files)

@@ -21,6 +21,7 @@ from callgate.workspace.undo.history import History
 
 if TYPE_CHECKING:  # loaded where skills are used
     from callgate.agent.skills import Skills
+    from callgate.sources.workers.placing import PooledCalls
 
 
 class Context(NamedTuple):
@@ -42,3 +43,5 @@ class Context(NamedTuple):
     """What is not kept, of sessions that other servers own."""
     delta_streams: dict[str, DeltaStream] = {}
     """What other servers read of that here, by id."""
+    workers: Callable[[], PooledCalls] | None = None
+    """Remote workers; None: none are taken here."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # heavy
     from callgate.agent.skills import Skills
     from callgate.sources.message_log import LoggedMessage
     from callgate.sources.proposals import Proposal
+    from callgate.sources.workers.placing import PooledCalls
 
 
 class Hosting(Protocol):
@@ -84,3 +85,5 @@ class Dependencies(NamedTuple):
     """This server among those that share the store."""
     draining: Draining | None = None
     """Shared with other surfaces, too."""
+    workers: Callable[[], PooledCalls] | None = None
+    """Remote workers; None: none are taken here."""

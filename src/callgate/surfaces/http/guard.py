@@ -29,6 +29,8 @@ from callgate.surfaces.http.servers.directory import Servers
 from callgate.surfaces.http.unauthenticated import CONNECTION
 
 STREAM = "/v1/stream"
+WORKERS = "/v1/workers/connect"
+"""Where workers connect. Their tokens are in the store, so the route itself looks at them."""
 VISITOR = "callgate.visitor"
 """Where in the scope an application finds who was let in."""
 _log = logging.getLogger("callgate.http")
@@ -64,6 +66,9 @@ class Guard:
 
     async def _judge(self, scope: Scope) -> Visitor | None:
         """Who it is; None where nobody needs to know. Raises `Problem`."""
+        if scope["type"] == "websocket" and scope["path"] == WORKERS:
+            _ensure_worker(scope)
+            return None
         host = _only(scope, b"host")
         if host is None or not self._names.is_ours(host.decode("latin-1")):
             raise forbidden("This is not the host that you mean.", "host")
@@ -131,6 +136,13 @@ def target_of(scope: Scope) -> str:
     path: bytes = scope.get("raw_path") or scope["path"].encode()
     query: bytes = scope["query_string"]
     return (path + b"?" + query if query else path).decode("latin-1")
+
+
+def _ensure_worker(scope: Scope) -> None:
+    """A worker names the server as it finds it, which may be behind a proxy. Nothing is given to
+    one without a token, and no page in a browser can show one."""
+    if _all(scope, b"origin") or _only(scope, b"authorization") is None:
+        raise forbidden("Only a worker connects here, with its token.", "worker")
 
 
 def cookie_name(names: Names) -> str:

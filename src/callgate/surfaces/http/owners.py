@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from callgate.core.errors import ToolErrorClass
+from callgate.core.sessions import Session, pool_workspace
 from callgate.core.stored import CallState
 from callgate.core.stores import (
     ConfirmationNotFound,
@@ -26,6 +27,7 @@ from callgate.core.stores import (
     StoreError,
 )
 from callgate.core.task_sets import start_task
+from callgate.sources.workers.directory import connected_workers
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.disconnects import while_connected
 from callgate.surfaces.http.operations import Operation, Request
@@ -170,6 +172,32 @@ async def of_session_in_body(context: Context, request: Request) -> Server | Non
     return None if id is None else await server_of_session(context, id)
 
 
+async def of_pool_in_body(context: Context, request: Request) -> Server | None:
+    """Where a worker of the pool is connected, if none is here."""
+    given: str | None = request.body.pool
+    if given is None:
+        return None
+    pool, _, name = given.partition("/")
+    return await _server_with_worker(context, pool, name)
+
+
+async def _server_with_worker(context: Context, pool: str, name: str) -> Server | None:
+    """The other server to which a worker is connected that has a workspace, or any; None if one
+    is connected here, or nowhere."""
+    if context.workers is None or context.servers is None:
+        return None
+    pools = context.workers().pools
+    here = [each for each in pools.links() if each.identity.pool == pool]
+    if any(not name or name in each.description.workspaces for each in here):
+        return None
+    for each in await connected_workers(await context.runtime.store()):
+        if each.pool == pool and (not name or name in each.workspaces):
+            server = await context.servers.find(each.server)
+            if server is not None:
+                return server
+    return None
+
+
 async def of_call_in_path(context: Context, request: Request) -> Server | None:
     return await _server_of_call(context, request.path["id"])
 
@@ -188,13 +216,32 @@ async def of_amended_call(context: Context, request: Request) -> Server | None:
 
 async def server_of_session(context: Context, id: str) -> Server | None:
     """The other server that owns a session."""
-    if context.servers is None or context.sessions.find(id) is not None:
+    if context.servers is None:
         return None
+    ours = context.sessions.find(id)
+    if ours is not None:
+        return await _server_for_pool(context, ours)
     try:
         stored = await (await context.runtime.store()).get_session(id)
     except SessionNotFound:
         return None
-    return await context.servers.find(stored.owner)
+    owner = await context.servers.find(stored.owner)
+    workspace = pool_workspace(stored.workspace)
+    if owner is not None or workspace is None:
+        return owner
+    return await _server_with_worker(context, workspace.pool, workspace.name)
+
+
+async def _server_for_pool(context: Context, session: Session) -> Server | None:
+    """Where the workers of our session are now, if nothing is under way in it: that server may
+    have it."""
+    workspace = session.pool
+    if workspace is None:
+        return None
+    server = await _server_with_worker(context, workspace.pool, workspace.name)
+    if server is None or not await context.runtime.give_back(session):
+        return None
+    return server
 
 
 async def _server_of_call(context: Context, id: str) -> Server | None:

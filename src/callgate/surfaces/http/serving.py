@@ -68,6 +68,7 @@ class Serving:
             deltas=None
             if servers is None or carrier is None
             else RemoteDeltas(runtime, servers, carrier, fanout),
+            workers=dependencies.workers,
         )
         self._mcp = McpEndpoint(self.context)
         application = make_application(self.context, mcp=self._mcp, **dependencies.options)

@@ -9,15 +9,16 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
+from callgate.core.errors import ToolHostUnavailable
 from callgate.core.events import Event
 from callgate.core.messages import Message
-from callgate.core.sessions import Mode
+from callgate.core.sessions import POOL_NAME, Mode, PoolWorkspace
 from callgate.core.stored import StoredSession
 from callgate.core.stores import Store
 from callgate.surfaces.http import owners
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.operations import Operation, Request
-from callgate.surfaces.http.problems import forbidden, not_found
+from callgate.surfaces.http.problems import conflict, forbidden, not_found
 from callgate.surfaces.http.routes.calls import Limit
 from callgate.surfaces.http.routes.values import (
     Directory,
@@ -36,6 +37,7 @@ _MOST_LOOKED_AT = 2_000
 """Sessions that one search looks at before it gives what it has."""
 
 Title = Annotated[str, Meta(min_length=1, max_length=200)]
+Pool = Annotated[str, Meta(pattern=rf"^{POOL_NAME}(/{POOL_NAME})?$", max_length=129)]
 Seq = Annotated[int, Meta(ge=0, lt=1 << 53)]
 
 
@@ -57,6 +59,9 @@ class NewSession(Input, frozen=True, kw_only=True):
     workspace: Directory | None = None
     mode: Mode | None = None
     title: Title | None = None
+    pool: Pool | None = None
+    """In place of `workspace`: its workspace is on the workers of this pool, `POOL/WORKSPACE`, or
+    `POOL` where they have only one."""
 
 
 class Changes(Input, frozen=True, kw_only=True):
@@ -145,11 +150,34 @@ def _first(events: Sequence[Event], name: str) -> str | None:
 async def open_session(context: Context, request: Request) -> Session:
     body: NewSession = request.body
     ensure_within(context, body.mode)
-    session = await context.sessions.open(
-        body.workspace, body.mode, body.title, client=request.client
-    )
+    workspace: str | None = body.workspace
+    if body.pool is not None:
+        workspace = await _pool_workspace(context, body.pool, body.workspace)
+    session = await context.sessions.open(workspace, body.mode, body.title, client=request.client)
     stored = await (await context.runtime.store()).get_session(session.id)
     return _session_of(context, stored, await _labels(context))
+
+
+async def _pool_workspace(context: Context, given: str, directory: str | None) -> str:
+    """The workspace of a pool, which its workers have now."""
+    if directory is not None:
+        raise conflict("A session has a workspace here, or one in a pool.", "pool")
+    if context.workers is None:
+        raise not_found("pool")
+    pool, _, name = given.partition("/")
+    names = await context.workers().pools.workspaces(pool)
+    if not names:
+        raise ToolHostUnavailable(
+            f"No worker of pool {pool} is connected. Start one with: callgate worker --server URL"
+            f" --pool {pool} --workspace DIR",
+            reason="no_worker",
+        )
+    if name and name not in names:
+        raise not_found(f"workspace in pool {pool}; there are: {', '.join(names)}")
+    if not name and len(names) > 1:
+        message = f"Pool {pool} has several workspaces; name one: {', '.join(names)}."
+        raise conflict(message, "workspace")
+    return str(PoolWorkspace(pool, name or names[0]))
 
 
 def ensure_within(context: Context, mode: Mode | None) -> None:
@@ -229,7 +257,8 @@ OPERATIONS = (
         open_session,
         Session,
         body=NewSession,
-        errors=(403, 503),
+        errors=(403, 404, 409, 503),
+        owner=owners.of_pool_in_body,
     ),
     Operation("GET", _ONE, "One session.", get_session, SessionDetail, errors=(404,), short=True),
     Operation(

@@ -11,6 +11,7 @@ from typing import Annotated
 from msgspec import Meta, structs
 
 from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.sessions import Session
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
 from callgate.policy.rules import Outcome
 from callgate.runtime import Runtime
@@ -48,11 +49,11 @@ async def undo_call(context: Context, request: Request) -> Result:
     body: UndoWhat = request.body
     id = request.path["id"]
     stored = await (await context.runtime.store()).get_session(id)
-    changes = context.history.of_session(id).changes
-    calls = [each.origin.call for each in changes if body.call in (None, each.origin.call)]
-    if not calls:
-        raise not_found("change")
     session = context.sessions.fresh(stored.workspace, stored.mode)
+    calls = [each for each in await _changed(context, id, session) if body.call in (None, each)]
+    if not calls:
+        context.sessions.let_go(session)
+        raise not_found("change")
     session.tags |= {TAG}
     call = ToolCall(
         tool="undo",
@@ -67,6 +68,20 @@ async def undo_call(context: Context, request: Request) -> Result:
             return result_of(await while_connected(request, context.runtime.call(call)))
     finally:
         context.sessions.let_go(session)
+
+
+async def _changed(context: Context, id: str, session: Session) -> list[str]:
+    """The calls of a session that changed something, oldest first. Where a worker knows of them,
+    the undoing session goes to that one."""
+    if session.pool is None:
+        return [each.origin.call for each in context.history.of_session(id).changes]
+    if context.workers is None:
+        return []
+    workers = context.workers()
+    link, calls = await workers.changes(session.pool, id)
+    if link is not None:
+        workers.pools.bind(session.id, link)
+    return calls
 
 
 async def _yes(question: Confirmation) -> Answer:

@@ -47,6 +47,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._paused = False
         self._drained = asyncio.Event()
         self._drained.set()
+        self._heard_at = self.loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -61,6 +62,21 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         scope = cast("dict[str, Any] | None", getattr(self, "scope", None))
         if scope is not None:
             scope["extensions"][WEBSOCKET] = self
+
+    def take_large(self, most: int) -> None:
+        """From now on take messages of up to so many bytes: it has shown who it is."""
+        self.conn.max_message_size = most
+
+    def ping(self) -> None:
+        """Have the other end answer, so that `silent_s` is small while it lives."""
+        if self.is_open:
+            self.conn.send_ping(b"")
+            self.transport.write(b"".join(self.conn.data_to_send()))
+
+    @property
+    def silent_s(self) -> float:
+        """How long ago anything came."""
+        return self.loop.time() - self._heard_at
 
     @property
     def is_open(self) -> bool:
@@ -123,6 +139,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self._drained.set()
 
     def data_received(self, data: bytes) -> None:
+        self._heard_at = self.loop.time()
         self._pieces.feed(data)
         if self._pieces.waits and not self.transport.is_closing():
             self.transport.pause_reading()

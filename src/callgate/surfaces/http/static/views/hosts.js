@@ -1,5 +1,5 @@
 // The processes that run tools, hosts and MCP servers: how each is, its log, a new start, an approval,
-// and the messages of a server.
+// and the messages of a server; and the remote workers that are connected.
 
 import { at, get, post } from "../lib/api.js";
 import { href } from "../lib/router.js";
@@ -43,7 +43,21 @@ export function Hosts() {
       ${isServer(host) && html`<${Approval} host=${host} onDone=${load} />`}
       <${Log} host=${host} />
       ${isServer(host) && html`<${Messages} host=${host} />`}
-    </article>`)}<${AddServer} /></div></div></section>`;
+    </article>`)}<${AddServer} /></div><${Workers} link=${link} /></div></section>`;
+}
+
+/** Remote workers, of this server and of others that share its store; nothing where there are none. */
+function Workers({ link }) {
+  const [workers, setWorkers] = useState([]);
+  const [problem, setProblem] = useState(null);
+  useEffect(() => { get("/v1/workers").then((found) => setWorkers(found.workers), setProblem); }, [link]);
+  return html`<${Trouble} problem=${problem} />${workers.length > 0 && html`<h2>Remote workers</h2>
+    <${Table} label="Remote workers" heads=${["Worker", "Workspaces", "Calls", "Heard of", "Version", "Sandbox", "Server"]}
+      rows=${workers.map((each) => ({ key: `${each.pool}/${each.name}@${each.server}`, title: each.platform, cells: [
+        html`<b><${Line} value=${`${each.pool}/${each.name}`} /></b> <span class="quiet">generation ${each.generation}</span>`,
+        html`<${Line} value=${each.workspaces.join(", ")} />`, each.here ? `${each.calls} of ${each.slots}` : "?",
+        each.here ? `${each.silent_s} s ago` : "?", html`<${Line} value=${each.version} />`, html`<${Line} value=${each.sandbox} />`,
+        each.here ? "this one" : html`<${Line} value=${each.server} />`] }))} />`}`;
 }
 
 const isServer = (host) => host.name.startsWith("mcp.");

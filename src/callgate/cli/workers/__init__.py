@@ -1,0 +1,1 @@
+"""Remote workers: being one (`worker`), and who may be one (`workers`)."""

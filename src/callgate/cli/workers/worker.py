@@ -1,0 +1,181 @@
+"""`callgate worker`: runs calls of a server on this machine until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+
+from callgate.cli.errors import OK, CliError
+from callgate.cli.logs import set_up
+from callgate.cli.nested_calls import refuse_within_a_call
+from callgate.cli.serving.detach import detach
+from callgate.cli.ui.terminal import say
+from callgate.cli.ui.visible import visible
+from callgate.config.home import Home
+from callgate.config.load import SettingsError
+from callgate.core.errors import ToolErrorClass
+from callgate.core.sessions import is_pool_name
+from callgate.instance.log_file import LOG
+from callgate.instance.worker.addresses import BadServer, ServerAddress, read_server, tls_context
+from callgate.instance.worker.calls import WorkerCalls
+from callgate.instance.worker.connection import (
+    Refused,
+    WorkerConfig,
+    WorkerConnection,
+    new_process_name,
+)
+from callgate.policy.rules import is_within
+
+TOKEN = "CALLGATE_WORKER_TOKEN"  # noqa: S105  # of the variable
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def worker(options: Namespace) -> int:
+    refuse_within_a_call("callgate worker")
+    if options.words:
+        raise CliError("callgate worker takes no words", hint="See callgate worker --help.")
+    set_up(options.debug, "warning")
+    servers = _servers(options)
+    home = Home.from_environment()
+    home.make()
+    config = _config(options, servers, home)
+    ready = detach(os.path.join(home.path, LOG)) if options.detach else lambda: None
+    try:
+        calls = WorkerCalls(home, config.workspaces)
+    except SettingsError as error:
+        raise CliError(str(error), reason="settings_invalid") from error
+    try:
+        asyncio.run(_run(servers, config, calls, ready))
+    except* Refused as group:
+        (refused, *_) = _leaves(group)
+        raise CliError(
+            str(refused), error_class=ToolErrorClass.PERMISSION_DENIED, reason="worker_refused"
+        ) from None
+    return OK
+
+
+def _leaves(group: BaseExceptionGroup[Refused]) -> Sequence[BaseException]:
+    found: list[BaseException] = []
+    for each in group.exceptions:
+        found += _leaves(each) if isinstance(each, BaseExceptionGroup) else [each]
+    return found
+
+
+async def _run(
+    servers: Sequence[ServerAddress],
+    config: WorkerConfig,
+    calls: WorkerCalls,
+    ready: Callable[[], None],
+) -> None:
+    """Serve until a signal comes. Raises a group of `Refused`. `ready` is called once it is
+    connected."""
+    stopped, loop, process = asyncio.Event(), asyncio.get_running_loop(), new_process_name()
+    for each in _SIGNALS:
+        loop.add_signal_handler(each, stopped.set)
+    waiting_for_it = [ready]
+
+    def joined() -> None:
+        while waiting_for_it:
+            waiting_for_it.pop()()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(WorkerConnection(each, config, calls, _say, joined).run(process))
+                for each in servers
+            ]
+            waiting = group.create_task(stopped.wait())
+            waiting.add_done_callback(lambda _: [task.cancel() for task in tasks])
+    finally:
+        await calls.close()
+
+
+def _say(message: str) -> None:
+    say(f"callgate: {visible(message)}")
+
+
+def _servers(options: Namespace) -> list[ServerAddress]:
+    if not options.servers:
+        raise CliError("callgate worker needs --server URL", hint="See callgate worker --help.")
+    try:
+        servers = [read_server(each, insecure=options.insecure) for each in options.servers]
+    except BadServer as error:
+        raise CliError(f"--server: {visible(str(error))}") from error
+    for each in servers:
+        if not each.encrypted and not each.local:
+            _say(f"{each.url} is not encrypted: whoever sees the network sees the token, too")
+    return servers
+
+
+def _config(options: Namespace, servers: Sequence[ServerAddress], home: Home) -> WorkerConfig:
+    if options.pool is None:
+        raise CliError("callgate worker needs --pool NAME", hint="See callgate worker --help.")
+    name = options.name or _usual_name(socket.gethostname())
+    for flag, value in (("--pool", options.pool), ("--name", name)):
+        if not is_pool_name(value):
+            raise CliError(
+                f"{flag}: {visible(value)!r} is no name",
+                hint="Letters, digits and . _ - are taken, at most 64; a letter or digit first.",
+            )
+    try:
+        tls = tls_context(options.ca) if any(each.encrypted for each in servers) else None
+    except BadServer as error:
+        raise CliError(str(error)) from error
+    return WorkerConfig(
+        pool=options.pool,
+        name=name,
+        token=_token(options.token_file),
+        workspaces=_workspaces(options.workspaces or ["."], home),
+        slots=options.slots,
+        tls=tls,
+    )
+
+
+def _usual_name(text: str) -> str:
+    """A name out of one that may have any characters."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:64] or "worker"
+
+
+def _workspaces(given: Sequence[str], home: Home) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for each in given:
+        name, equals, path = each.partition("=")
+        if not equals or not is_pool_name(name):
+            name, path = "", each
+        real = os.path.realpath(os.path.expanduser(path))
+        name = name or _usual_name(os.path.basename(real))
+        if not os.path.isdir(real):
+            raise CliError(f"--workspace: {visible(real)} is not a directory")
+        if is_within(os.path.realpath(home.path), real):
+            raise CliError(
+                f"--workspace: {visible(real)} holds the home of callgate, which no call may see"
+            )
+        if name in found:
+            raise CliError(
+                f"--workspace: two directories are called {name}", hint="Use --workspace NAME=DIR."
+            )
+        found[name] = real
+    return found
+
+
+def _token(file: str | None) -> str:
+    """It is taken out of the environment: no command that runs here is to see it."""
+    token = os.environ.pop(TOKEN, "")
+    if file is not None:
+        try:
+            with open(os.path.expanduser(file), encoding="ascii") as opened:
+                token = opened.read(1_000).strip()
+        except (OSError, UnicodeError) as error:
+            raise CliError(f"--token-file: {error}") from error
+    if not token:
+        raise CliError(
+            "callgate worker needs its token",
+            hint=f"Set {TOKEN}, or name a file with --token-file. A server makes one with:"
+            " callgate workers token create --pool NAME",
+        )
+    return token

@@ -1,0 +1,102 @@
+"""`callgate workers`: which workers are connected, and the tokens with which they may be."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from argparse import Namespace
+from typing import Any
+
+import msgspec
+
+from callgate.cli.errors import OK, CliError
+from callgate.cli.nested_calls import refuse_within_a_call
+from callgate.cli.records.stores import not_found, with_store, words
+from callgate.cli.ui.output import print_json
+from callgate.cli.ui.terminal import say
+from callgate.cli.ui.visible import visible
+from callgate.config.home import Home
+from callgate.sources.workers.directory import WorkerEntry, connected_workers
+from callgate.sources.workers.tokens import (
+    TokenError,
+    WorkerToken,
+    create_token,
+    list_tokens,
+    revoke_token,
+)
+
+
+def list(options: Namespace) -> int:
+    words(options)
+    found = with_store(options, connected_workers)
+    if options.json:
+        print_json({"workers": [msgspec.to_builtins(each) for each in found]})
+        return OK
+    if not found:
+        say("no worker is connected")
+    for line in (line for each in found for line in _described(each)):
+        print(visible(line))
+    return OK
+
+
+def _described(entry: WorkerEntry) -> tuple[str, str]:
+    minutes = max(0, int(time.time() - entry.connected_at) // 60)
+    return (
+        f"{entry.pool}/{entry.name}  callgate {entry.version}  {entry.platform}",
+        f"  workspaces {', '.join(entry.workspaces)}; sandbox {entry.sandbox}; {entry.slots} slots;"
+        f" generation {entry.generation}; connected for {minutes} min to {entry.server}",
+    )
+
+
+def token(options: Namespace) -> int:
+    refuse_within_a_call("callgate workers token")
+    match options.words:
+        case ["create"]:
+            return _create(options)
+        case ["list"]:
+            return _list(options)
+        case ["revoke", name]:
+            return _revoke(options, name)
+    raise CliError(
+        "workers token takes create --pool NAME, list, or revoke NAME",
+        hint="See callgate workers token --help.",
+    )
+
+
+def _create(options: Namespace) -> int:
+    Home.from_environment().make()
+    name, pools = options.name or secrets.token_hex(4), tuple(options.pools or ())
+    try:
+        made = with_store(options, lambda store: create_token(store, name, pools))
+    except TokenError as error:
+        raise CliError(visible(str(error)), hint="See callgate workers token --help.") from error
+    if options.json:
+        print_json({"name": name, "pools": pools, "token": made})
+        return OK
+    print(made)
+    say(f"callgate: token {name} for {', '.join(pools)}; it is not shown again")
+    return OK
+
+
+def _list(options: Namespace) -> int:
+    found = with_store(options, list_tokens)
+    if options.json:
+        print_json({"tokens": [_shown(each) for each in found]})
+        return OK
+    if not found:
+        say("there are no worker tokens")
+    for each in found:
+        print(visible(f"{each.name}  {', '.join(each.pools)}"))
+    return OK
+
+
+def _shown(token: WorkerToken) -> dict[str, Any]:
+    return {"name": token.name, "pools": token.pools, "created_at": token.created_at}
+
+
+def _revoke(options: Namespace, name: str) -> int:
+    if not with_store(options, lambda store: revoke_token(store, name)):
+        raise not_found(f"there is no worker token {visible(name)}")
+    if options.json:
+        print_json({"revoked": name})
+    return OK
