@@ -20,6 +20,7 @@ from callgate.surfaces.http.addresses import (
 from callgate.surfaces.http.dependencies import Dependencies, Served
 from callgate.surfaces.http.lazy_server import LazyHttpServer
 from callgate.surfaces.http.servers.directory import Description, Servers
+from callgate.surfaces.http.shared_access import SharedAccess
 from callgate.surfaces.socket.instances import InstanceRecord
 from callgate.surfaces.unfinished import Unfinished
 from callgate.wiring.runtime import Wired
@@ -38,7 +39,8 @@ def open_http(
     listening, bound = listen_http(addresses)
     home, settings = wired.home, wired.settings
     try:
-        access = Access(token_path(home.path, record.pid))
+        path = token_path(home.path, record.pid)
+        access = Access(path) if wired.sharing is None else SharedAccess(path, wired.runtime.store)
         private = private_name(home.path) if bound.is_local else None
         names = Names(
             bound,

@@ -39,6 +39,7 @@ from callgate.surfaces.draining import Draining
 from callgate.surfaces.http.access import Access, reap_tokens
 from callgate.surfaces.http.lazy_server import LazyHttpServer
 from callgate.surfaces.http.servers.directory import Servers
+from callgate.surfaces.http.shared_access import SharedAccess
 from callgate.surfaces.socket.instances import InstanceRecord, publish, reap, running, withdraw
 from callgate.surfaces.socket.listening import Listener, expect_many
 from callgate.surfaces.socket.server import SocketServer
@@ -187,6 +188,8 @@ class Instance:
         if self._wired.sharing is not None:
             closing.callback(start_task(self._wired.sharing.follow()).cancel)
             closing.callback(start_task(self._preload_secrets()).cancel)
+        if isinstance(self._access, SharedAccess):
+            closing.callback(start_task(self._access.follow()).cancel)
         pruning = IdlePruning(self.runtime, self._wired.home, self._sound_settings)
         closing.callback(start_task(pruning.run()).cancel)
 

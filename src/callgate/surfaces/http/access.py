@@ -85,7 +85,7 @@ class Access:
         _keep(self._codes, _hash(code), self._clock() + SHORT_S)
         return code
 
-    def log_in(self, code: str) -> str | None:
+    async def log_in(self, code: str) -> str | None:
         """The cookie for a code, which is used up; None where it is not good."""
         until = self._codes.pop(_hash(code), None)
         if until is None or until < self._clock():
@@ -99,14 +99,17 @@ class Access:
         _keep(self._attaching, _hash(token), (session, self._clock() + SHORT_S))
         return token
 
-    def attach(self, token: str) -> Visitor | None:
+    async def attach(self, token: str) -> Visitor | None:
         """Who comes with an attach token, which is used up; None where it is not good."""
         session, until = self._attaching.pop(_hash(token), ("", 0.0))
         return Visitor(session) if session and self._clock() <= until else None
 
-    def rotate(self) -> None:
+    async def rotate(self) -> None:
         """A new token; whatever was good before is not from now on."""
-        token = secrets.token_urlsafe(32)
+        self.void(secrets.token_urlsafe(32))
+
+    def void(self, token: str) -> None:
+        """Let nobody in any more but with a new token."""
         write_private(self.path, token + "\n")
         self._token = token
         self._codes.clear()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -78,7 +78,9 @@ class Guard:
         if scope["type"] == "http" and scope["path"] in self._unlocked:
             return None
         carried = _only(scope, HEADER.encode())
-        visitor = self._known(scope) if carried is None else await self._carried(scope, carried)
+        visitor = (
+            await self._known(scope) if carried is None else await self._carried(scope, carried)
+        )
         if visitor is None:
             raise unauthorized()
         pending = scope.get("state", {}).get(CONNECTION)
@@ -105,7 +107,7 @@ class Guard:
         origin = origins[0].decode("latin-1")
         return len(origins) == 1 and self._names.is_own_origin(origin, host.decode("latin-1"))
 
-    def _known(self, scope: Scope) -> Visitor | None:
+    async def _known(self, scope: Scope) -> Visitor | None:
         header = _only(scope, b"authorization")
         if header is not None:
             scheme, _, token = header.decode("latin-1").partition(" ")
@@ -115,7 +117,7 @@ class Guard:
             return BROWSER
         if scope["type"] == "websocket" and scope["path"] == STREAM:
             given = parse_qs(scope["query_string"].decode("latin-1")).get("attach", [])
-            return self._access.attach(given[0]) if len(given) == 1 else None
+            return await self._access.attach(given[0]) if len(given) == 1 else None
         return None
 
     def _has_cookie(self, scope: Scope) -> bool:
@@ -146,7 +148,9 @@ def _ensure_worker(scope: Scope) -> None:
 
 
 def cookie_name(names: Names) -> str:
-    """Cookies know no ports: each instance has a name of its own."""
+    """Cookies know no ports: each instance has a name of its own, or that of its load balancer."""
+    if names.public is not None:
+        return f"callgate_{urlsplit(names.public).port or 'public'}"
     return f"callgate_{names.address.port}"
 
 

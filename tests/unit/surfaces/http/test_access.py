@@ -321,16 +321,16 @@ def test_tokens_of_processes_that_are_gone_are_removed(tmp_path: Path) -> None:
     reap_tokens(str(tmp_path / "nowhere"))
 
 
-def test_codes_and_attach_tokens_run_out(tmp_path: Path) -> None:
+async def test_codes_and_attach_tokens_run_out(tmp_path: Path) -> None:
     now = [0.0]
     access = Access(str(tmp_path / "token"), lambda: now[0])
     code, attach = access.new_code(), access.new_attach("sess_1")
     late_code, late_attach = access.new_code(), access.new_attach("sess_1")
     now[0] = SHORT_S
-    assert access.log_in(code) is not None and access.attach(attach) == Visitor("sess_1")
+    assert await access.log_in(code) is not None and await access.attach(attach) == Visitor("sess_1")
     now[0] = SHORT_S + 0.001
-    assert access.log_in(late_code) is None and access.attach(late_attach) is None
-    assert access.attach(attach) is None and access.attach("") is None
+    assert await access.log_in(late_code) is None and await access.attach(late_attach) is None
+    assert await access.attach(attach) is None and await access.attach("") is None
 
 
 @pytest.mark.spec("T32")

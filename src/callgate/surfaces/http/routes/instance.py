@@ -122,17 +122,18 @@ _USED_LINK = """<!doctype html>
 
 async def log_in(context: Context, request: Request) -> HttpResponse:
     query: Code = request.query
-    cookie = context.access.log_in(query.code)
+    cookie = await context.access.log_in(query.code)
     if cookie is None:
         if "text/html" in request.accepts:
             return html_response(401, _USED_LINK)
         raise unauthorized()
     name = cookie_name(context.names)
-    return redirect("/", f"{name}={cookie}; HttpOnly; SameSite=Strict; Path=/")
+    secure = "; Secure" if (context.names.public or "").startswith("https://") else ""
+    return redirect("/", f"{name}={cookie}; HttpOnly; SameSite=Strict; Path=/{secure}")
 
 
 async def rotate_token(context: Context, request: Request) -> Rotated:
-    context.access.rotate()
+    await context.access.rotate()
     return Rotated()
 
 
