@@ -62,7 +62,7 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Any]:
+def database() -> Iterator[Any]:
     """A PostgreSQL of this test process, to be left as it was: each test has a schema of its own."""
     from tests import postgres
 

@@ -25,7 +25,7 @@ def _opener(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Awai
     if request.param == "sqlite":
         return lambda: SqliteStore.open(str(tmp_path / "home"))
     if request.param == "postgres":
-        location = request.getfixturevalue("cluster").location()
+        location = request.getfixturevalue("database").location()
         return lambda: PostgresStore.open(location)
     tables = Tables()
 

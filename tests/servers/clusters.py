@@ -1,4 +1,4 @@
-"""Several real servers that share one home, as several machines share one database."""
+"""Several real servers that share one store: one home for all, or a home each and a database."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from callgate.storage.postgres.location import PostgresLocation
+from callgate.storage.postgres.store import PostgresStore
+from callgate.storage.sqlite.store import SqliteStore
 from tests.unit.surfaces.http.instances import Client
 
 LIMIT_S = 60.0
@@ -59,13 +62,15 @@ class ServerProcess:
 
 
 class Cluster:
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, location: PostgresLocation | None = None) -> None:
         self.base, self.home, self.ws = base, base / "h", base / "ws"
         self.log = base / "stderr.log"
+        self.location = location
         self.ws.mkdir()
         for private in (self.home, base / "run"):
             private.mkdir(mode=0o700)
         self._servers: list[ServerProcess] = []
+        self._settings = ""
         self.settings("")
 
     def settings(self, text: str, replies: str = "") -> None:
@@ -74,7 +79,23 @@ class Cluster:
         usual = "chunk = 24\ndelay_s = 0.02\n" + f"[[replies]]\ntext = {json.dumps(GREETING)}\n" * 9
         script.write_text(replies or usual)
         model = f'model = "played"\n[models.played]\nkind = "scripted"\npath = "{script}"\n'
-        (self.home / "settings.toml").write_text(model + text)
+        self._settings = model + text
+        (self.home / "settings.toml").write_text(self._settings)
+
+    def home_of(self, name: str) -> Path:
+        """Where a server keeps its files; with a database, each for itself."""
+        if self.location is None:
+            return self.home
+        home = self.base / f"h-{name}"
+        home.mkdir(mode=0o700, exist_ok=True)
+        store = f'[store]\nurl = "{self.location.url}"\nschema = "{self.location.schema}"\n'
+        (home / "settings.toml").write_text(self._settings + store)
+        return home
+
+    async def open_store(self) -> SqliteStore | PostgresStore:
+        if self.location is None:
+            return await SqliteStore.open(str(self.home))
+        return await PostgresStore.open(self.location)
 
     def start(self, name: str = "", **environment: str) -> ServerProcess:
         name = name or "abcdefgh"[len(self._servers)]
@@ -83,7 +104,7 @@ class Cluster:
                 [sys.executable, "-m", "tests.servers.server", str(self.base / "run" / name)],
                 env={
                     **os.environ,
-                    "CALLGATE_HOME": str(self.home),
+                    "CALLGATE_HOME": str(self.home_of(name)),
                     "SERVERS_TEST": str(self.base),
                     "PYTHONPATH": os.getcwd(),
                     **environment,

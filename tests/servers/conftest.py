@@ -12,10 +12,11 @@ import pytest
 from tests.servers.clusters import Cluster
 
 
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
+@pytest.fixture(params=["sqlite", "postgres"])
+async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
     base = Path(tempfile.mkdtemp(prefix="cg"))  # short enough for a socket
-    made = Cluster(base)
+    is_file = request.param == "sqlite"
+    made = Cluster(base, None if is_file else request.getfixturevalue("database").location())
     try:
         yield made
     finally:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from callgate.core.ops import Acquire
-from callgate.storage.sqlite.store import SqliteStore
 from tests.servers.clusters import Cluster, until
 from tests.unit.surfaces.http.instances import Client
 
@@ -120,7 +119,7 @@ async def test_a_session_of_a_process_that_is_no_server_stays_locked(cluster: Cl
     a = cluster.start()
     session = await a.client().session()
     await a.client().http.delete(f"/v1/sessions/{session}")
-    async with await SqliteStore.open(str(cluster.home)) as store:
+    async with await cluster.open_store() as store:
         await store.commit(Acquire(session=session, owner=store.owner, at=0.0))
         answer = await a.client().post("/v1/calls", tool="show", arguments={}, session=session)
         assert (answer.status_code, answer.json()["error"]["reason"]) == (409, "session_locked")
@@ -187,7 +186,8 @@ def command_line(cluster: Cluster, label: str) -> Iterator[Client]:
     """`callgate serve`, as a person starts it."""
     socket = str(cluster.base / "run" / label)
     command = [sys.executable, "-m", "callgate", "serve", "--http", "127.0.0.1:0", "--socket", socket, "--label", label]
-    environment = {**os.environ, "CALLGATE_HOME": str(cluster.home)}
+    home = cluster.home_of("z")
+    environment = {**os.environ, "CALLGATE_HOME": str(home)}
     with cluster.log.open("a") as log:
         process = subprocess.Popen(
             command, cwd=cluster.ws, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
@@ -196,8 +196,41 @@ def command_line(cluster: Cluster, label: str) -> Iterator[Client]:
     try:
         lines = [process.stdout.readline() for _ in range(2)]
         port = int(lines[1].split()[3].rstrip(":").rpartition(":")[2])
-        yield Client(port, (cluster.home / "run" / f"{process.pid}.token").read_text().strip())
+        yield Client(port, (home / "run" / f"{process.pid}.token").read_text().strip())
     finally:
         process.terminate()
         process.wait(60)
         process.stdout.close()
+
+
+async def test_calls_on_record_at_one_server_are_listed_page_by_page_at_another(cluster: Cluster) -> None:
+    a, b = cluster.start(), cluster.start()
+    made = []
+    for n in range(5):
+        server = (a, b)[n % 2]
+        client = server.client()
+        made.append((await client.call("show", await client.session(), what=str(n)))["call_id"])
+    for server in (a, b):
+        for path in ("/v1/calls", "/v1/audit"):
+            assert await listed(server.client(), path, "calls" if path == "/v1/calls" else "records") == made[::-1]
+
+
+async def listed(client: Client, path: str, name: str) -> list[str]:
+    found: list[str] = []
+    before = ""
+    while True:
+        page = (await client.http.get(f"{path}?limit=2{before}")).json()
+        found += [each["id"] if name == "calls" else each["call_id"] for each in page[name]]
+        if page["before"] is None:
+            return found
+        before = f"&before={page['before']}"
+
+
+@pytest.mark.parametrize("cluster", ["postgres"], indirect=True)  # those of one home have their own
+async def test_servers_of_one_store_take_the_same_token(cluster: Cluster) -> None:
+    a, b = cluster.start(), cluster.start()
+    token = (cluster.home_of("a") / "run" / f"{a.pid}.token").read_text().strip()
+    await until(lambda: (cluster.home_of("b") / "run" / f"{b.pid}.token").read_text().strip() == token)
+    for server in (a, b):
+        assert (await server.client(token).http.get("/v1/instance")).status_code == 200
+        assert (await server.client("x").http.get("/v1/instance")).status_code == 401

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from callgate.storage.sqlite.store import SqliteStore
 from callgate.surfaces.http.addresses import Address, BadAddress, Names, read_advertised
 from tests.servers.clusters import LIMIT_S, Cluster
 
@@ -35,7 +34,7 @@ async def test_each_server_lists_all_that_live(cluster: Cluster) -> None:
 
 async def entries(cluster: Cluster) -> dict[str, Any]:
     """As they stand in the store, by label."""
-    async with await SqliteStore.open(str(cluster.home)) as store:
+    async with await cluster.open_store() as store:
         found = [json.loads(each.value) for each in await store.entries("server")]
     return {each["label"]: each for each in found}
 
@@ -103,7 +102,7 @@ async def test_the_command_lists_the_servers(cluster: Cluster) -> None:
     for server in (a, b):
         await server.client().get("/v1/server")
     command = [sys.executable, "-m", "callgate", "servers"]
-    environment = {**os.environ, "CALLGATE_HOME": str(cluster.home)}
+    environment = {**os.environ, "CALLGATE_HOME": str(cluster.home_of("a"))}
 
     async def run(*options: str) -> str:
         done = await asyncio.to_thread(

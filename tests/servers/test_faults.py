@@ -6,6 +6,8 @@ import asyncio
 import signal
 from typing import Any
 
+import pytest
+
 from tests.servers.clusters import Cluster, ServerProcess, until
 from tests.unit.surfaces.http.instances import Client
 
@@ -103,6 +105,7 @@ async def test_a_server_that_ends_gives_its_sessions_to_whoever_asks(cluster: Cl
     assert [each["label"] for each in (await b.client().get("/v1/servers"))["servers"]] == ["b"]
 
 
+@pytest.mark.parametrize("cluster", ["sqlite"], indirect=True)  # with a database it ends: test_taken_for_dead
 async def test_an_owner_that_was_taken_for_dead_is_fenced_and_carries_what_it_is_asked(cluster: Cluster) -> None:
     a, b = cluster.start(), cluster.start()
     session = await a.client().session(mode="write")

@@ -24,7 +24,6 @@ from callgate.protocol.carried_requests import (
     read,
     sign,
 )
-from callgate.storage.sqlite.store import SqliteStore
 from tests.servers.clusters import Cluster, ServerProcess
 
 SECRET = bytes.fromhex(new_key())
@@ -112,7 +111,7 @@ async def test_a_server_refuses_what_is_forged_altered_replayed_or_stale(cluster
     a = cluster.start()
     me = (await a.client().get("/v1/server"))["id"]
     body = msgspec.json.encode({"tool": "show", "arguments": {"what": "x"}})
-    async with await SqliteStore.open(str(cluster.home)) as store:
+    async with await cluster.open_store() as store:
         (key_text,) = await store.commit(PutSecret(name=KEY, value=new_key()))
     key = bytes.fromhex(key_text)
 
@@ -149,7 +148,7 @@ async def test_a_carried_request_is_never_carried_on(cluster: Cluster) -> None:
     session = await a.client().session()
     await b.client().call("show", session)  # so that there is a key
     other = (await b.client().get("/v1/server"))["id"]
-    async with await SqliteStore.open(str(cluster.home)) as store:
+    async with await cluster.open_store() as store:
         key = bytes.fromhex(await store.get_secret(KEY) or "")
     body = msgspec.json.encode({"tool": "show", "arguments": {}, "session": session})
     one = carried(to=other, target="/v1/calls", body_sha256=hash_of(body), at=time.time())

@@ -34,6 +34,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     decision: str | None = None
     error_classes: Collection[str] | None = None
     """One of these."""
+    without_error: bool = False
     since_ms: int | None = None
 
     def matches(self, line: CallRecord, raw: bytes) -> bool:
@@ -43,6 +44,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             and (self.call is None or line.call_id == self.call)
             and (self.decision is None or line.decision == self.decision)
             and (self.error_classes is None or line.error_class in self.error_classes)
+            and not (self.without_error and line.error_class is not None)
             and (self.text is None or self.text.lower() in raw.decode("utf-8", "replace").lower())
         )
 
@@ -198,7 +200,6 @@ def page(
     limit: int,
     *,
     before: str | None = None,
-    also: Callable[[CallRecord], bool] = lambda line: True,
 ) -> tuple[list[CallRecord], str | None]:
     """The newest records that match, newest first, and where the next page begins.
 
@@ -206,10 +207,9 @@ def page(
     """
     found: list[CallRecord] = []
     for line, _ in _matching(path, wanted, before):
-        if also(line):
-            if len(found) == limit:
-                return found, found[-1].id
-            found.append(line)
+        if len(found) == limit:
+            return found, found[-1].id
+        found.append(line)
     return found, None
 
 

@@ -13,17 +13,17 @@ import psycopg
 from tests import postgres
 
 
-def test_a_server_that_others_took_for_dead_ends_and_says_why(cluster: postgres.Cluster, tmp_path: Path) -> None:
+def test_a_server_that_others_took_for_dead_ends_and_says_why(database: postgres.Cluster, tmp_path: Path) -> None:
     home, workspace = tmp_path / "home", tmp_path / "work"
     home.mkdir(mode=0o700)
     workspace.mkdir()
-    (home / "settings.toml").write_text(f'[store]\nurl = "{cluster.url}"\nschema = "dead"\n')
+    (home / "settings.toml").write_text(f'[store]\nurl = "{database.url}"\nschema = "dead"\n')
     command = [sys.executable, "-m", "callgate", "serve", "--no-http", "--workspace", str(workspace)]
     server = subprocess.Popen(
         command, env={**os.environ, "CALLGATE_HOME": str(home)}, stderr=subprocess.PIPE, text=True
     )
     try:
-        with psycopg.connect(cluster.url, autocommit=True) as db:
+        with psycopg.connect(database.url, autocommit=True) as db:
             _take_for_dead(db, server)
         _, said = server.communicate(timeout=30)
     finally:

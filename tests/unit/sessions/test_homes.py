@@ -25,7 +25,7 @@ from tests.unit.storage.processes import Child, all_events, child, kill_again_an
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     if request.param == "sqlite":
         return Site(tmp_path)
-    return Site(tmp_path, request.getfixturevalue("cluster").location())
+    return Site(tmp_path, request.getfixturevalue("database").location())
 
 
 INTERRUPTED = (FAILED, "interrupted")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from callgate.audit.reading import Filter, page
+from callgate.audit.reading import Filter
 from callgate.audit.records import CallRecord
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.operations import Operation, Request
+from callgate.surfaces.http.records import find_page
 from callgate.surfaces.http.routes.calls import Limit
 from callgate.surfaces.http.routes.values import Input, Value
 
@@ -43,10 +43,8 @@ async def find_records(context: Context, request: Request) -> RecordList:
         error_classes=None if query.error is None else (query.error,),
         since_ms=None if query.since is None else int(query.since * 1000),
     )
-    records, before = await asyncio.to_thread(
-        page, context.served.audit, wanted, query.limit, before=query.before
-    )
-    return RecordList(records=records, before=before)
+    found = await find_page(context, wanted, query.limit, query.before)
+    return RecordList(records=found.records, before=found.before)
 
 
 OPERATIONS = (

@@ -12,8 +12,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from callgate.audit.reading import Filter, page, search
-from callgate.audit.records import CallRecord
+from callgate.audit.reading import Filter
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.clients import Client
 from callgate.core.errors import ToolErrorClass
@@ -32,9 +31,10 @@ from callgate.surfaces.http.disconnects import while_connected
 from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import Problem, conflict, not_found
+from callgate.surfaces.http.records import find_page, find_record
 from callgate.surfaces.http.responses import Streamed
 from callgate.surfaces.http.routes.in_flight import cancel_elsewhere, open_calls
-from callgate.surfaces.http.routes.rows import classes_of, open_rows, row_of_record, state_of
+from callgate.surfaces.http.routes.rows import classes_of, open_rows, row_of_record
 from callgate.surfaces.http.routes.values import (
     CallRow,
     CallState,
@@ -158,20 +158,16 @@ async def list_calls(context: Context, request: Request) -> CallList:
         tool=query.tool,
         session=query.session,
         error_classes=None if query.state is None else classes_of(query.state),
+        without_error=query.state == "ok",
     )
-
-    def is_wanted(line: CallRecord) -> bool:
-        return query.state in (None, state_of(line.error_class))
 
     open_rows: list[CallRow] = []
     if query.before is None and query.state in (None, "asked", "running"):
         open_rows = [each for each in await _in_flight(context) if _matches(each, query)]
     if query.state in ("asked", "running"):
         return CallList(calls=open_rows[: query.limit], before=None)
-    found, before = await asyncio.to_thread(
-        page, context.served.audit, wanted, query.limit, before=query.before, also=is_wanted
-    )
-    return CallList(calls=[*open_rows, *map(row_of_record, found)], before=before)
+    found = await find_page(context, wanted, query.limit, query.before)
+    return CallList(calls=[*open_rows, *map(row_of_record, found.records)], before=found.before)
 
 
 async def _in_flight(context: Context) -> list[CallRow]:
@@ -220,10 +216,9 @@ async def _row(context: Context, store: Store, id: str) -> tuple[CallRow, str | 
     running = [each for each in context.runtime.in_flight() if each.call.id == id]
     for row in open_rows(unended, running):
         return row, None if stored is None else stored.confirmation
-    found = await asyncio.to_thread(search, context.served.audit, Filter(call=id), 1)
-    if not found:
+    line = await find_record(context, id)
+    if line is None:
         raise not_found("call")
-    line, _ = found[0]
     return row_of_record(line), line.confirmation_id
 
 

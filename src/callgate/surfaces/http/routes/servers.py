@@ -6,15 +6,19 @@ import time
 from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 
+from callgate.audit.reading import Filter
 from callgate.core.errors import ToolErrorClass
 from callgate.core.task_sets import start_task
+from callgate.surfaces.http import records
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.owners import SETTLED
-from callgate.surfaces.http.problems import Problem, forbidden, not_found
+from callgate.surfaces.http.problems import Problem, bad_request, forbidden, not_found
 from callgate.surfaces.http.responses import Streamed
+from callgate.surfaces.http.routes.calls import Limit
 from callgate.surfaces.http.routes.rows import open_rows
 from callgate.surfaces.http.routes.values import CallRow, Input, Value
 from callgate.surfaces.http.servers.directory import Servers
@@ -25,6 +29,12 @@ from callgate.surfaces.http.servers.listing import (
     listed,
 )
 from callgate.surfaces.http.stream.delta_streams import DeltaStream
+
+
+class RecordsQuery(Input, frozen=True, kw_only=True):
+    wanted: str
+    limit: Limit = 100
+    before: str | None = None
 
 
 class ServerList(Value, frozen=True, kw_only=True):
@@ -128,6 +138,15 @@ async def change_deltas(context: Context, request: Request) -> Changed:
     return Changed()
 
 
+async def list_records(context: Context, request: Request) -> records.RecordPage:
+    query: RecordsQuery = request.query
+    try:
+        wanted = msgspec.json.decode(query.wanted, type=Filter)
+    except msgspec.DecodeError:
+        raise bad_request("What is wanted cannot be read.") from None
+    return await records.read_page(context, wanted, query.limit, query.before)
+
+
 def _filter(sessions: list[str] | None) -> frozenset[str] | None:
     return None if sessions is None else frozenset(sessions)
 
@@ -164,6 +183,15 @@ OPERATIONS = (
         list_running,
         RunningCalls,
         query=CallsQuery,
+        for_servers=True,
+    ),
+    Operation(
+        "GET",
+        records.TARGET,
+        "For another server: calls on record in this server's log.",
+        list_records,
+        records.RecordPage,
+        query=RecordsQuery,
         for_servers=True,
     ),
     Operation(
