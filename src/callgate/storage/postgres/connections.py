@@ -8,19 +8,34 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+import select
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
 import psycopg
-from psycopg import sql
+from psycopg import errors, sql
 
 from callgate.core.stores import EngineTooOld
 from callgate.storage.postgres.location import PostgresLocation
+from callgate.storage.postgres.problems import Lost
 
 OLDEST_SERVER = 15
 _DRAW_BITS = 48
 """Of an advisory key: room for the numbers of events."""
+
+
+class _BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
+    """Gives up on a server that does not answer."""
+
+    answer_s: float | None = None
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        try:
+            return super().wait(gen, interval, self.answer_s if timeout is None else timeout)
+        except errors._WaitTimeout:
+            self.pgconn.finish()  # an answer is outstanding: it is of no use any more
+            raise Lost("the database did not answer in time") from None
 
 
 class Connection:
@@ -30,7 +45,7 @@ class Connection:
         """Connects. Raises psycopg's errors, or `EngineTooOld`."""
         self.location = location
         self.is_direct = url is not None or not location.is_pooled
-        self.psycopg = psycopg.connect(
+        self.psycopg = _BoundedConnection.connect(
             url or location.url,
             autocommit=True,
             prepare_threshold=None,
@@ -41,6 +56,7 @@ class Connection:
             keepalives_count=3,
             tcp_user_timeout=round(location.answer_s * 1000),
         )
+        self.psycopg.answer_s = location.answer_s
         try:
             self._check_server()
             if self.is_direct:
@@ -65,9 +81,26 @@ class Connection:
             " set_config('idle_in_transaction_session_timeout', %s, false),"
             " set_config('synchronous_commit', case current_setting('synchronous_commit')"
             " when 'off' then 'on' else current_setting('synchronous_commit') end, false),"
-            " set_config('jit', 'off', false)",
-            (f"{wait_ms}ms", f"{wait_ms}ms"),
+            " set_config('jit', 'off', false),"
+            # So that the server, too, soon knows that the other end is gone.
+            " set_config('tcp_keepalives_idle', '5', false),"
+            " set_config('tcp_keepalives_interval', '2', false),"
+            " set_config('tcp_keepalives_count', '3', false),"
+            " set_config('tcp_user_timeout', %s, false)",
+            (f"{wait_ms}ms", f"{wait_ms}ms", f"{2 * wait_ms}ms"),
         )
+
+    def has_ended(self) -> bool:
+        """Whether the server, or what lies between, has ended it. Only while nothing is asked."""
+        if self.psycopg.closed:
+            return True
+        if not readable([self.psycopg.fileno()], 0):
+            return False
+        try:
+            self.psycopg.execute("")
+        except (psycopg.Error, Lost):
+            return True
+        return False
 
     @property
     def schema_lock(self) -> int:
@@ -104,13 +137,21 @@ class Connection:
             yield
             self.run("commit")
         except BaseException:
-            with contextlib.suppress(psycopg.Error):
+            with contextlib.suppress(psycopg.Error, Lost):
                 self.run("rollback")
             raise
 
     def close(self) -> None:
         with contextlib.suppress(psycopg.Error):
             self.psycopg.close()
+
+
+def readable(descriptors: Iterable[int], limit_s: float) -> set[int]:
+    """Wait until one of these can be read or has ended. Unlike `select`, of any number."""
+    poll = select.poll()
+    for each in descriptors:
+        poll.register(each, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll(max(0.0, limit_s) * 1000)}
 
 
 @cache

@@ -117,11 +117,19 @@ def read_last(db: Connection, after: str | None, upto: str | None, limit: int) -
     return _event_page(page[::-1], end=end)
 
 
+_BEHIND = """
+select exists (select 1 from cg.marks where name = 'pruned' and value > %s), coalesce((
+    select n from cg.events where n <= current_setting('callgate.bound')::bigint
+    order by n desc limit 1
+), 0)
+"""
+"""The last that is committed, not the last drawn: what a crash undid may be drawn again."""
+
+
 def behind(db: Connection, after: str | None) -> Behind:
     n = read_cursor("e", after) if after is not None else 0
-    pruned = "select exists (select 1 from cg.marks where name = 'pruned' and value > %s)"
-    bound, _, [(is_pruned,)] = _bounded(db, pruned, n)
-    end = max(n, bound)
+    _, _, [(is_pruned, last)] = _bounded(db, _BEHIND, n)
+    end = max(n, last, FIRST_NUMBER - 1)
     return Behind(end - max(n, FIRST_NUMBER - 1), write_cursor("e", end), is_pruned)
 
 
