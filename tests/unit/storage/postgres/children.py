@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from callgate.core.ids import call_id, session_id
-from callgate.core.ops import Acquire, Append, NewSession, Op, PutEntry
+from callgate.core.ops import Acquire, Append, NewSession, Op, PutEntry, UseGrant
 from callgate.core.stores import StaleOwner, StoreError, StoreUnwritable, reap_dead
 from callgate.storage.postgres.location import PostgresLocation
 from callgate.storage.postgres.store import PostgresStore
@@ -93,29 +93,37 @@ async def append_to_several(location: PostgresLocation, count: str, *sessions: s
     say(ids=ids)
 
 
-def be_killed_again_and_again(location: PostgresLocation) -> None:
+def be_killed_again_and_again(location: PostgresLocation, shared: str) -> None:
     """For each line on stdin, a fresh process that works until it is killed."""
     for line in sys.stdin:
         worker = os.fork()
         if worker == 0:
-            asyncio.run(_work(location, int(line)))
+            asyncio.run(_work(location, int(line), shared))
         say(born=worker)
         os.waitpid(worker, 0)
         say(died=worker)
 
 
-async def work(location: PostgresLocation, seed: str) -> None:
-    await _work(location, int(seed))
+async def _work(location: PostgresLocation, seed: int, shared: str) -> None:
+    """Append and make calls in some sessions, whatever the database does; never ends.
 
-
-async def _work(location: PostgresLocation, seed: int) -> None:
-    """Append and make calls in some sessions, whatever the database does; never ends."""
+    `shared` is a session with a grant that all processes use.
+    """
     dice = random.Random(seed)
     store = await PostgresStore.open(location)
     async with asyncio.TaskGroup() as group:
         group.create_task(_reap(store))
+        group.create_task(_use_grants(store, shared))
         for _ in range(4):
             group.create_task(_work_in_a_session(store, dice))
+
+
+async def _use_grants(store: PostgresStore, session: str) -> None:
+    while True:
+        call = call_id()
+        if await _insist(store, UseGrant(session=session, grant="limited", call=call, at=1.0)):
+            say(granted=call)
+        await asyncio.sleep(0.05)
 
 
 async def _reap(store: PostgresStore) -> None:
@@ -156,6 +164,7 @@ async def _work_in_a_session(store: PostgresStore, dice: random.Random) -> None:
             begun = start(store, session, call_id(), fence=fence)
             receipt = await _insist(store, begun)
             say(started=begun.call, applied=receipt.applied, event=begun.event.id)
+            say(effect=begun.call)  # what a tool does
             end = finish(store, session, begun.call)
             receipt = await _insist(store, end)
             say(ended=begun.call, applied=receipt.applied, event=end.event.id)
@@ -167,7 +176,7 @@ if __name__ == "__main__":
     role, where, *arguments = sys.argv[1:]
     place = msgspec.json.decode(where, type=PostgresLocation)
     if role == "killed":
-        be_killed_again_and_again(place)
+        be_killed_again_and_again(place, *arguments)
     else:
-        roles: dict[str, Any] = {"hold": hold, "append": append_to_several, "work": work}
+        roles: dict[str, Any] = {"hold": hold, "append": append_to_several}
         asyncio.run(roles[role](place, *arguments))
