@@ -30,7 +30,7 @@ from tests.unit.storage.postgres.chaos import (
     verify,
 )
 from tests.unit.storage.postgres.children import process
-from tests.unit.storage.postgres.test_living import insist
+from tests.unit.storage.postgres.test_living import connected, insist
 
 MANY_KILLS = [pytest.param(250, seed, marks=pytest.mark.soak) for seed in range(1, 5)]
 """A thousand, in parts that run side by side."""
@@ -46,7 +46,7 @@ async def _kill_server(cluster: Cluster, some: Servers, dice: random.Random) -> 
 
 
 async def _terminate_backends(cluster: Cluster, some: Servers, dice: random.Random) -> None:
-    with psycopg.connect(cluster.url) as db:
+    with connected(cluster) as db:
         db.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where application_name = 'callgate' and random() < 0.3"
@@ -55,7 +55,7 @@ async def _terminate_backends(cluster: Cluster, some: Servers, dice: random.Rand
 
 async def _kill_a_backend(cluster: Cluster, some: Servers, dice: random.Random) -> None:
     """The server then ends all the others, and recovers."""
-    with psycopg.connect(cluster.url) as db:
+    with connected(cluster) as db:
         os.kill(db.info.backend_pid, signal.SIGKILL)
 
 

@@ -63,6 +63,17 @@ def locks_of(cluster: Cluster, store: Any) -> list[int]:
         ]
 
 
+def connected(cluster: Cluster) -> psycopg.Connection[Any]:
+    """As soon as it has recovered."""
+    until_s = time.monotonic() + 30
+    while True:
+        try:
+            return psycopg.connect(cluster.url)
+        except psycopg.OperationalError:
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+
+
 def terminate(cluster: Cluster, *pids: int) -> None:
     with psycopg.connect(cluster.url) as db:
         for pid in pids:
@@ -280,13 +291,7 @@ def _crash_one_backend(cluster: Cluster) -> None:
         with pytest.raises(psycopg.OperationalError):
             while True:
                 other.execute("select 1")
-    until_s = time.monotonic() + 20
-    while True:
-        try:
-            psycopg.connect(cluster.url).close()
-            return
-        except psycopg.OperationalError:
-            assert time.monotonic() < until_s
+    connected(cluster).close()
 
 
 HARMS = [_restart, _crash, _crash_one_backend]
