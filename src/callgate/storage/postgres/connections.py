@@ -14,10 +14,10 @@ from functools import cache
 from typing import Any
 
 import psycopg
-from psycopg import errors, sql
+from psycopg import conninfo, errors, sql
 
-from callgate.core.stores import EngineTooOld
-from callgate.storage.postgres.location import PostgresLocation
+from callgate.core.stores import EngineTooOld, StoreAddressInvalid
+from callgate.storage.postgres.location import PostgresLocation, redacted
 from callgate.storage.postgres.problems import Lost
 
 OLDEST_SERVER = 15
@@ -45,6 +45,10 @@ class Connection:
         """Connects. Raises psycopg's errors, or `EngineTooOld`."""
         self.location = location
         self.is_direct = url is not None or not location.is_pooled
+        try:
+            conninfo.conninfo_to_dict(url or location.url)
+        except psycopg.ProgrammingError:  # whose text shows the password
+            raise StoreAddressInvalid(redacted(url or location.url)) from None
         self.psycopg = _BoundedConnection.connect(
             url or location.url,
             autocommit=True,
@@ -114,7 +118,12 @@ class Connection:
         return qualified(statement, self.location.schema)
 
     def execute(self, statement: str, values: Any = None) -> psycopg.Cursor[tuple[Any, ...]]:
-        return self.psycopg.execute(self._sql(statement), values)
+        try:
+            return self.psycopg.execute(self._sql(statement), values)
+        except psycopg.DataError as error:
+            if error.sqlstate is None:  # it was not even sent
+                raise ValueError("a name with a NUL character is none that is kept") from None
+            raise
 
     def fetch(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         return self.execute(statement, values or None).fetchall()

@@ -53,7 +53,8 @@ def _of_message(text: str) -> Trouble:
     """Of a connection that was refused: libpq tells the reason in words only."""
     if any(word in text for word in _EXHAUSTED):
         return Trouble.EXHAUSTED
-    if text.count("session is read-only") == text.count("failed:") > 0:
+    failures = [line.rpartition("failed: ")[2] for line in text.splitlines() if "failed: " in line]
+    if failures and all("session is read-only" in each for each in failures):
         return Trouble.READ_ONLY  # there is no other host than standbys
     if "authentication failed" in text or "does not exist" in text or "permission denied" in text:
         return Trouble.NO_ACCESS

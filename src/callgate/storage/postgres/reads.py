@@ -33,6 +33,8 @@ from callgate.core.stores import (
     SessionNotFound,
     SessionPage,
     Snapshot,
+    StoreUnreadable,
+    Trouble,
 )
 from callgate.storage.cursors import check_page, read_cursor, write_cursor
 from callgate.storage.encoding import decode
@@ -82,7 +84,10 @@ def _texts(
     return rows[0][0], [(seq, text) for _, seq, text in _page(rows) if seq is not None]
 
 
-_DRAWN = "select set_config('callgate.drawn', last_value::text, true) from cg.event_numbers"
+_DRAWN = (
+    "select set_config('callgate.drawn', last_value::text, true), pg_is_in_recovery()"
+    " from cg.event_numbers"
+)
 _BOUND = """
 select set_config('callgate.bound', least(current_setting('callgate.drawn')::bigint, (
     select min((l.classid::bigint << 32 | l.objid::bigint) - %(base)s) from pg_locks l
@@ -140,10 +145,12 @@ def _bounded(
     key = db.draw_base & ((1 << 64) - 1)
     with db.psycopg.pipeline():
         db.execute("begin read only")
-        db.execute(_DRAWN)
+        drawing = db.execute(_DRAWN)
         bounds = db.execute(_BOUND, {"base": key if key < 1 << 63 else key - (1 << 64)})
         rows = db.execute(statement, values)
         db.execute("commit")
+    if drawing.fetchall()[0][1]:  # a standby does not know who draws: it might skip some
+        raise StoreUnreadable(db.location.place, Trouble.READ_ONLY)
     [(bound, drawn)] = bounds.fetchall()
     return int(bound), int(drawn), rows.fetchall()
 

@@ -167,7 +167,8 @@ class Writer:
                 for commit in batch:
                     self._write([commit])
                 return
-            _log.exception("a commit failed")
+            if not isinstance(error, ValueError):  # a mistake of the caller, who is told
+                _log.exception("a commit failed")
             outcomes = [(batch[0], error)]
         self._tell(outcomes, changed)
         if changed:

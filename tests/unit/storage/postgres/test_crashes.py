@@ -14,11 +14,11 @@ import psycopg
 import pytest
 
 from callgate.core.ops import Acquire, Append
-from callgate.core.stores import SessionLocked
+from callgate.core.stores import SessionLocked, StoreUnreadable, StoreUnwritable, Trouble
 from callgate.storage.postgres.location import PostgresLocation
 from callgate.storage.postgres.store import PostgresStore
 from tests import postgres
-from tests.contract.stores import event, new_session
+from tests.contract.stores import append, event, new_session
 from tests.postgres import Cluster
 from tests.unit.storage.postgres.chaos import (
     Follower,
@@ -131,6 +131,7 @@ async def test_a_failover_to_a_synchronous_standby_loses_nothing_and_makes_nobod
             async with process("hold", location, session) as holder, servers(location, 2) as some:
                 held = await holder.hear()
                 await some.until_more(30)
+                await _check_standby(standby, session)
                 os.kill(holder.process.pid, signal.SIGSTOP)  # slow to come back
                 own_cluster.kill()
                 await some.until_more(5, "trouble")
@@ -160,6 +161,22 @@ async def test_a_failover_to_a_synchronous_standby_loses_nothing_and_makes_nobod
         assert faults(figures) == {}
     finally:
         standby.remove()
+
+
+async def _check_standby(standby: Cluster, session: str) -> None:
+    """Alone it can be read, but not written, nor followed: it does not know what is being committed."""
+    for more in ("", "&target_session_attrs=read-write"):
+        location = PostgresLocation(url=standby.url + more, schema="failing")
+        async with await PostgresStore.open(location) as reading:
+            with pytest.raises(StoreUnwritable) as unwritable:
+                await append(reading, session, "note")
+            assert unwritable.value.reason is Trouble.READ_ONLY
+            with pytest.raises(StoreUnreadable) as unreadable:
+                await reading.read_all()
+            assert unreadable.value.reason is Trouble.READ_ONLY
+            if not more:
+                assert (await reading.get_session(session)).id == session
+                assert list(await reading.dead_owners()) == []
 
 
 @pytest.mark.parametrize("major", [pytest.param(major, marks=pytest.mark.soak) for major in postgres.installations()])
