@@ -22,6 +22,8 @@ _ACP_CLIENTS = Path(__file__).parents[1] / ".tools/acp/package-lock.json"
 _MCP_SERVERS = Path(__file__).parents[1] / ".tools/mcp_servers/requirements.txt"
 _EMULATE = Path(__file__).parents[1] / ".tools/emulate/package-lock.json"
 
+_ADMIN_PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+
 _CHECKS: dict[str, tuple[Callable[[], bool], str]] = {
     "linux": (lambda: sys.platform == "linux", "this is not Linux"),
     "root": (lambda: os.geteuid() == 0, "the tests do not run as root"),
@@ -34,6 +36,7 @@ _CHECKS: dict[str, tuple[Callable[[], bool], str]] = {
         "the checkout lies in /tmp, which no command in the sandbox sees",
     ),
     "google-api-python-client": (lambda: find_spec("googleapiclient") is not None, "not installed"),
+    "pgbouncer": (lambda: shutil.which("pgbouncer", path=_ADMIN_PATH) is not None, "not installed"),
     "emulate": (_EMULATE.exists, "see scripts/get_emulate.sh"),
 }
 """Every other name is a program that must be found on PATH."""
