@@ -246,10 +246,13 @@ class Writer:
         self, batch: Sequence[Commit], ops: Sequence[Op[Any]]
     ) -> tuple[list[Outcome], dict[str, int]]:
         needed = {id for op in ops for id in op.sessions}
-        for _ in range(_LOCKED_TRIES):
+        tries = 0
+        while tries < _LOCKED_TRIES:
+            tries += 1
             try:
                 return self._try_locked(batch, needed)
             except SessionsNeeded as more:
+                tries -= not more.sessions <= needed  # more are known now: no try is lost
                 needed |= more.sessions
             except StatementFailed as failure:
                 if failure.purpose == ALIVE:

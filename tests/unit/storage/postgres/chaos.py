@@ -142,9 +142,18 @@ class Follower:
 async def reap_everything(store: PostgresStore) -> None:
     """Wait until all that died count as dead, and end what they left."""
     async with asyncio.timeout(60):
-        while await store.open_calls() or any(s.owner for s in (await store.list_sessions(limit=10_000)).sessions):
-            await reap_dead(store, 0.0)
+        while await _anything_open(store):
+            with contextlib.suppress(StoreError):  # it may still recover
+                await reap_dead(store, 0.0)
             await asyncio.sleep(0.05)
+
+
+async def _anything_open(store: PostgresStore) -> bool:
+    try:
+        page = await store.list_sessions(limit=100_000)
+        return bool(await store.open_calls()) or any(session.owner for session in page.sessions)
+    except StoreError:
+        return True
 
 
 async def verify(store: PostgresStore, heard: list[dict[str, Any]], follower: Follower | None = None) -> dict[str, int]:

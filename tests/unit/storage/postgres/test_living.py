@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 from callgate.core.events import FAILED
-from callgate.core.ops import Acquire, Append, PutEntry
-from callgate.core.stores import SessionLocked, StaleOwner, StoreUnwritable, Trouble
+from callgate.core.ops import Acquire, Append, PutEntry, Reap
+from callgate.core.stores import SessionLocked, StaleOwner, StoreUnwritable, Trouble, reap_dead
 from callgate.storage.postgres.location import PostgresLocation
 from callgate.storage.postgres.store import PostgresStore
 from tests.contract.stores import event, new_session, start, within
@@ -359,3 +359,30 @@ async def test_closing_frees_the_sessions_and_is_no_alarm(
             await within(10, store.close())
             await other.commit(Acquire(session=session, owner=other.owner, at=1.0))
     assert caplog.records == []
+
+
+async def test_many_processes_that_died_at_once_are_reaped_at_once(cluster: Cluster) -> None:
+    location = cluster.location()
+    async with await PostgresStore.open(location) as store:
+        dead = [f"own_{n}" for n in range(60)]
+        for owner in dead:
+            session = await new_session(store)
+            (fence,) = await store.commit(Acquire(session=session, owner=owner, at=1.0))
+            await store.commit(start(store, session, owner=owner, fence=fence))
+        assert sorted(await store.dead_owners()) == sorted(dead)
+        reaped = await reap_dead(store, 1.0)
+        assert sorted(each.owner for each in reaped) == sorted(dead)
+        assert all(len(each.interrupted) == 1 for each in reaped)
+        assert list(await store.dead_owners()) == []
+
+
+async def test_a_batch_may_have_to_do_with_more_sessions_than_it_names_again_and_again(cluster: Cluster) -> None:
+    async with await PostgresStore.open(cluster.location()) as store:
+        ops = []
+        for n in range(40):
+            session = await new_session(store)
+            owner = f"own_{n}"
+            await store.commit(Acquire(session=session, owner=owner, at=1.0))
+            ops.append(Reap(owner=owner, at=1.0))
+        await store.commit(*ops)
+        assert list(await store.dead_owners()) == []
