@@ -54,9 +54,11 @@ class Cluster:
         durable: bool = False,
         port: int = 5432,
         primary: Cluster | None = None,
+        namespace: str | None = None,
         **settings: str,
     ) -> None:
-        """With a `primary`: a standby that streams from it."""
+        """With a `primary`: a standby that streams from it. `namespace` is one of the network."""
+        self._namespace = namespace
         self.binaries = binaries
         self.port = port
         self._user = "nobody" if os.getuid() == 0 else None
@@ -94,18 +96,26 @@ class Cluster:
         }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         log = (self.directory / "log").open("ab")
+        user = None if self._namespace else self._user
         self._process = subprocess.Popen(
-            [self.binaries / "postgres", "-D", str(self.data), *options],
+            [*self._enter_namespace(), self.binaries / "postgres", "-D", str(self.data), *options],
             stdout=log,
             stderr=log,
             cwd="/",
-            user=self._user,
-            group=None if self._user is None else pwd.getpwnam(self._user).pw_gid,
-            extra_groups=None if self._user is None else [],
+            user=user,
+            group=None if user is None else pwd.getpwnam(user).pw_gid,
+            extra_groups=None if user is None else [],
             start_new_session=True,
         )
         log.close()
         self._wait_until_ready()
+
+    def _enter_namespace(self) -> list[str]:
+        if self._namespace is None:
+            return []
+        user = pwd.getpwnam("nobody")
+        become = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+        return ["ip", "netns", "exec", self._namespace, *become]
 
     def _wait_until_ready(self) -> None:
         import psycopg

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from callgate.core.events import CALLED, COMPLETED, FAILED, TERMINAL
@@ -82,12 +82,12 @@ class Servers:
 
 
 @contextlib.asynccontextmanager
-async def servers(location: PostgresLocation, count: int) -> AsyncIterator[Servers]:
+async def servers(location: PostgresLocation, count: int, prefix: Sequence[str] = ()) -> AsyncIterator[Servers]:
     some = Servers()
     async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
         tasks = []
         for place in range(count):
-            zygote = await stack.enter_async_context(process("killed", location, SHARED))
+            zygote = await stack.enter_async_context(process("killed", location, SHARED, prefix=prefix))
             tasks.append(group.create_task(some.listen(place, zygote)))
         try:
             await some.until(lambda: len(some.living) == count)

@@ -13,7 +13,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -21,7 +21,7 @@ import msgspec
 
 from callgate.core.ids import call_id, session_id
 from callgate.core.ops import Acquire, Append, NewSession, Op, PutEntry, UseGrant
-from callgate.core.stores import StaleOwner, StoreError, StoreUnwritable, reap_dead
+from callgate.core.stores import StaleOwner, StoreError, StoreUnreadable, StoreUnwritable, reap_dead
 from callgate.storage.postgres.location import PostgresLocation
 from callgate.storage.postgres.store import PostgresStore
 from tests.contract.stores import event, finish, start
@@ -30,8 +30,10 @@ from tests.unit.storage.processes import Child, child
 MODULE = "tests.unit.storage.postgres.children"
 
 
-def process(role: str, location: PostgresLocation, *arguments: object) -> AbstractAsyncContextManager[Child]:
-    return child(role, msgspec.json.encode(location).decode(), *arguments, module=MODULE)
+def process(
+    role: str, location: PostgresLocation, *arguments: object, prefix: Sequence[str] = ()
+) -> AbstractAsyncContextManager[Child]:
+    return child(role, msgspec.json.encode(location).decode(), *arguments, module=MODULE, prefix=prefix)
 
 
 def say(**what: Any) -> None:
@@ -72,6 +74,36 @@ async def _try(store: PostgresStore, op: Op[Any]) -> str:
     except StoreError as error:
         return type(error).__name__
     return "done" if getattr(result, "applied", True) else "not applied"
+
+
+async def probe(location: PostgresLocation, session: str) -> None:
+    """For each line on stdin, commit and read; say how it went and how long it took."""
+    async with await PostgresStore.open(location) as store:
+        await store.commit(Append(session=session, events=(event(session),)))
+        await store.read_events(session)
+        say(owner=store.owner)
+
+        async def commit() -> None:
+            note = event(session)
+            begin, unknown = time.monotonic(), None
+            try:
+                await store.commit(Append(session=session, events=(note,)))
+                outcome = "done"
+            except StoreUnwritable as error:
+                outcome, unknown = error.reason, error.outcome_unknown
+            say(commit=outcome, event=note.id, unknown=unknown, took_s=time.monotonic() - begin)
+
+        async def read() -> None:
+            begin = time.monotonic()
+            try:
+                await store.read_events(session)
+                outcome = "done"
+            except StoreUnreadable as error:
+                outcome = error.reason
+            say(read=outcome, took_s=time.monotonic() - begin)
+
+        async for _ in _lines():
+            await asyncio.gather(commit(), read())
 
 
 async def append_to_several(location: PostgresLocation, count: str, *sessions: str) -> None:
@@ -140,6 +172,7 @@ async def _reap(store: PostgresStore) -> None:
 async def _insist(store: PostgresStore, op: Op[Any]) -> Any:
     """As whoever makes a call does: the same ops again until there is an answer."""
     while True:
+        begin = time.monotonic()
         try:
             (result,) = await store.commit(op)
             return result
@@ -147,7 +180,7 @@ async def _insist(store: PostgresStore, op: Op[Any]) -> Any:
             if store.is_dead:
                 say(told_dead=store.owner)
                 os._exit(0)
-            say(trouble=error.reason)
+            say(trouble=error.reason, unknown=error.outcome_unknown, after_s=time.monotonic() - begin)
             await asyncio.sleep(0.01)
 
 
@@ -178,5 +211,5 @@ if __name__ == "__main__":
     if role == "killed":
         be_killed_again_and_again(place, *arguments)
     else:
-        roles: dict[str, Any] = {"hold": hold, "append": append_to_several}
+        roles: dict[str, Any] = {"hold": hold, "append": append_to_several, "probe": probe}
         asyncio.run(roles[role](place, *arguments))
