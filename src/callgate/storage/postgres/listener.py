@@ -15,7 +15,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Self
 
 import psycopg
 
@@ -60,6 +59,7 @@ class Listener:
         os.set_blocking(self._wake_in, False)
         os.set_blocking(self._wake_out, False)
         self._last_touch: int | None = None
+        self._second = _SecondLock(location, self._declare)
 
     @property
     def channel(self) -> str:
@@ -102,15 +102,22 @@ class Listener:
     # In the thread.
 
     def _run(self) -> None:
+        try:
+            self._serve_again_and_again()
+        finally:
+            self._second.close()
+
+    def _serve_again_and_again(self) -> None:
         retry_s = 0.0
         while not self._closed:
+            begin = time.monotonic()
             try:
                 self._serve()
             except (*TROUBLE, StoreError) as error:
                 _log.debug("no word from other processes: %s", error)
-            if self._declared.is_set():  # it worked until now: again at once
-                self._declared.clear()
-                retry_s = 0.0
+            if self._declared.is_set() and time.monotonic() - begin > POLL_S:
+                retry_s = 0.0  # it worked until now: again at once
+            self._declared.clear()
             if not self._closed:
                 self._rest(retry_s)
                 retry_s = min(max(retry_s * 2, _RETRY_S[0]), _RETRY_S[1])
@@ -143,27 +150,24 @@ class Listener:
         db.psycopg.add_notify_handler(lambda notice: heard.update(_read(notice.payload)))
         db.run(f'listen "{self.channel}"')
         self._tell(None)  # whoever waits may have missed something
-        with _SecondLock(self._location, self._declare) as second:
-            self._listen_on(db, heard, second)
-
-    def _listen_on(self, db: Connection, heard: dict[str, int], second: _SecondLock) -> None:
+        self._second.renew()
         beat_at = time.monotonic() + self._location.beat_s
         while not self._closed:
-            awake = [db.psycopg.fileno(), self._wake_in, *second.descriptors()]
+            awake = [db.psycopg.fileno(), self._wake_in, *self._second.descriptors()]
             found = readable(awake, beat_at - time.monotonic())
             if self._wake_in in found:
                 self._drain()
             self._send(db)
             if found:
                 _receive(db.psycopg, heard)
-                second.renew()
+                self._second.renew()
             if heard:
                 changed, heard_now = dict(heard), heard
                 heard_now.clear()
                 self._tell(changed)
             if time.monotonic() >= beat_at:
                 self._beat(db)
-                second.renew()
+                self._second.renew()
                 beat_at = time.monotonic() + self._location.beat_s
 
     def _look_for_changes(self, db: Connection) -> None:
@@ -217,7 +221,8 @@ class Listener:
 
 
 class _SecondLock:
-    """A second direct connection with the lock of this process: losing one is not losing all.
+    """A second direct connection with the lock of this process, which it keeps while the first one
+    is made again: losing one is not losing all.
 
     Where the writer's connection is direct it has the lock too, and this does nothing.
     """
@@ -227,13 +232,6 @@ class _SecondLock:
         self._declare = declare
         self._db: Connection | None = None
 
-    def __enter__(self) -> Self:
-        self.renew()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._close()
-
     def descriptors(self) -> list[int]:
         return [] if self._db is None else [self._db.psycopg.fileno()]
 
@@ -241,7 +239,13 @@ class _SecondLock:
         """Have one, if the one before has ended."""
         if not self._location.is_pooled or (self._db is not None and not self._db.has_ended()):
             return
-        self._close()
+        self.close()
+        try:
+            self._connect()
+        except TROUBLE as error:  # the first one does until the next beat
+            _log.debug("no second direct connection: %s", error)
+
+    def _connect(self) -> None:
         db = Connection(self._location, self._location.direct_url)
         try:
             self._declare(db)
@@ -250,7 +254,7 @@ class _SecondLock:
             raise
         self._db = db
 
-    def _close(self) -> None:
+    def close(self) -> None:
         if self._db is not None:
             self._db.close()
             self._db = None

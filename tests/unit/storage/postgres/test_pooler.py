@@ -36,7 +36,7 @@ from tests.needs import needs
 from tests.pgbouncer import pooling
 from tests.postgres import Cluster
 from tests.unit.storage.postgres.children import process
-from tests.unit.storage.postgres.test_living import connected, gone, insist, locks_of, terminate, until
+from tests.unit.storage.postgres.test_living import connected, gone, has_both_locks, insist, locks_of, terminate, until
 
 pytestmark = needs("pgbouncer")
 MODES = ["direct", POLLING]
@@ -97,14 +97,12 @@ async def test_losing_one_direct_connection_after_the_other_costs_nothing(cluste
                 with pytest.raises(SessionLocked):
                     await rival.commit(Acquire(session=session, owner=rival.owner, at=1.0))
 
-        async def both() -> bool:
-            return len(locks_of(cluster, store)) == 2
-
-        await until(both)
+        await until(lambda: has_both_locks(cluster, store))
         grabbing = asyncio.create_task(grab())
         for turn in range(4):
-            terminate(cluster, locks_of(cluster, store)[turn % 2])
-            await until(both)
+            victim = locks_of(cluster, store)[turn % 2]
+            terminate(cluster, victim)
+            await until(lambda: has_both_locks(cluster, store, victim))
         assert not grabbing.done(), "a living process lost its session"
         grabbing.cancel()
 
