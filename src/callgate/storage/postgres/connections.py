@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import select
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -23,6 +24,14 @@ from callgate.storage.postgres.problems import Lost
 OLDEST_SERVER = 15
 _DRAW_BITS = 48
 """Of an advisory key: room for the numbers of events."""
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not that a pipeline could not be ended on a connection whose loss is raised anyway."""
+    return not str(record.msg).startswith("error ignored terminating")
+
+
+logging.getLogger("psycopg").addFilter(_is_news)
 
 
 class _BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
@@ -78,7 +87,8 @@ class Connection:
             raise EngineTooOld(self.location.place, found, f"PostgreSQL {OLDEST_SERVER}")
 
     def _configure(self) -> None:
-        """What a pooler would not keep: there, the server's settings count."""
+        """What a pooler would not keep: there, `begin` says some of it, and the server's settings
+        count for the rest."""
         wait_ms = round(self.location.answer_s * 500)
         self.psycopg.execute(
             "select set_config('lock_timeout', %s, false),"
@@ -138,6 +148,15 @@ class Connection:
 
     def _sql(self, statement: str) -> sql.SQL:
         return sql.SQL(self.text(statement))
+
+    def begin(self) -> None:
+        """Begin a transaction that asks and then writes; if we stop in it, it ends by itself."""
+        wait_ms = round(self.location.answer_s * 500)
+        limits = (
+            f"; set local lock_timeout = {wait_ms};"
+            f" set local idle_in_transaction_session_timeout = {wait_ms}"
+        )
+        self.run_script("begin" + ("" if self.is_direct else limits))
 
     @contextlib.contextmanager
     def transaction(self, kind: str = "") -> Iterator[None]:

@@ -268,7 +268,7 @@ class Writer:
         self, batch: Sequence[Commit], needed: Iterable[str]
     ) -> tuple[list[Outcome], dict[str, int]]:
         db, rows = self._connect(), self._rows
-        db.run("begin")
+        db.begin()
         try:
             rows.begin_locked(needed)
             outcomes, view = apply_all(batch, rows)

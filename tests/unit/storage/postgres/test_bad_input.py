@@ -65,7 +65,9 @@ async def _refused(location: PostgresLocation, reason: Trouble, sentence: str) -
             assert str(unreadable.value) == f"{location.place} cannot be read: {sentence}."
 
 
-async def test_a_database_that_is_away_at_the_start_is_used_once_it_is_there(own_cluster: Cluster) -> None:
+async def test_a_database_that_is_away_at_the_start_is_used_once_it_is_there(
+    own_cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     own_cluster.stop()
     location = own_cluster.location(connect_s=2.0)
     await _refused(location, Trouble.UNREACHABLE, "the database cannot be reached")
@@ -77,7 +79,11 @@ async def test_a_database_that_is_away_at_the_start_is_used_once_it_is_there(own
         session = session_id()
         await store.commit(NewSession(session=session, workspace="/w", at=1.0))
         await until(lambda: reading.alive(store.owner))
+        await store.read_all()
         own_cluster.stop()
+        with pytest.raises(StoreUnreadable):
+            await store.read_all()
+        assert [each for each in caplog.records if each.name == "psycopg"] == []
         with pytest.raises(StoreUnwritable) as unwritable:
             await store.commit(Append(session=session, events=(event(session),)))
         assert unwritable.value.reason is Trouble.UNREACHABLE

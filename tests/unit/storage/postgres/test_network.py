@@ -138,7 +138,9 @@ def _far(cluster: Cluster, **more: Any) -> PostgresLocation:
 
 
 @needs("root", "ip", "setpriv")
-async def test_a_cut_cable_loses_nothing_and_doubles_nothing(far: tuple[Network, Cluster]) -> None:
+@pytest.mark.timeout(1700)
+@pytest.mark.parametrize("cuts", [1, pytest.param(20, marks=pytest.mark.soak)])
+async def test_a_cut_cable_loses_nothing_and_doubles_nothing(far: tuple[Network, Cluster], cuts: int) -> None:
     between, cluster = far
     location = _far(cluster)
     near = PostgresLocation(url=cluster.url, schema=location.schema, grace_s=0.5, silent_s=5.0)
@@ -149,7 +151,7 @@ async def test_a_cut_cable_loses_nothing_and_doubles_nothing(far: tuple[Network,
         prefix = between.on_server()
         async with servers(location, 2, prefix) as some, process("probe", location, session, prefix=prefix) as probe:
             await probe.hear()
-            for _ in range(2):
+            for _ in range(cuts):
                 await some.until_more(20)
                 between.cut()
                 probe.tell("go")

@@ -13,6 +13,7 @@ import pytest
 from callgate.core.ops import Acquire, Append, PutEntry
 from callgate.core.stored import entries_key
 from callgate.core.stores import SessionLocked, StoreUnwritable, Trouble
+from callgate.storage.postgres.connections import Connection
 from callgate.storage.postgres.location import POLLING, PostgresLocation
 from callgate.storage.postgres.store import PostgresStore
 from tests.contract.stores import World, event, new_session
@@ -164,3 +165,18 @@ async def test_no_lock_of_a_session_lies_on_a_pooled_connection(cluster: Cluster
         with psycopg.connect(cluster.url) as db:
             idle = db.execute("select count(*) from pg_stat_activity where state = 'idle in transaction'").fetchone()
         assert idle == (0,)
+
+
+async def test_a_process_that_stops_within_a_transaction_holds_nobody_up_for_long(
+    cluster: Cluster, pooler: str
+) -> None:
+    location = _location(cluster, pooler, POLLING, answer_s=2.0)
+    async with await PostgresStore.open(PostgresLocation(url=cluster.url, schema=location.schema)) as store:
+        session = await new_session(store)
+        stopped = Connection(location)
+        stopped.begin()
+        stopped.fetch("select 1 from cg.sessions where id = %s for update", session)
+        begin = time.monotonic()
+        await store.commit(Append(session=session, events=(event(session),)))
+        assert 0.5 < time.monotonic() - begin < 10
+        stopped.close()
