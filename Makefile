@@ -71,6 +71,7 @@ soak: .venv/.ready-dev
 	@sh scripts/get_mcp_servers.sh
 	@sh scripts/get_emulate.sh
 	@sh scripts/get_deploy_tools.sh
+	@sh scripts/get_postgres.sh
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m soak --hypothesis-profile soak \
 	  --timeout 1800 --durations 30 $(PYTEST_ARGS)
 

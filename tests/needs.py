@@ -23,6 +23,8 @@ _MCP_SERVERS = Path(__file__).parents[1] / ".tools/mcp_servers/requirements.txt"
 _DEPLOY_TOOLS = Path(__file__).parents[1] / ".tools/deploy/tools.txt"
 _EMULATE = Path(__file__).parents[1] / ".tools/emulate/package-lock.json"
 
+_ADMIN_PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+
 _CHECKS: dict[str, tuple[Callable[[], bool], str]] = {
     "linux": (lambda: sys.platform == "linux", "this is not Linux"),
     "root": (lambda: os.geteuid() == 0, "the tests do not run as root"),
@@ -36,6 +38,7 @@ _CHECKS: dict[str, tuple[Callable[[], bool], str]] = {
     ),
     "google-api-python-client": (lambda: find_spec("googleapiclient") is not None, "not installed"),
     "deploy tools": (_DEPLOY_TOOLS.exists, "see scripts/get_deploy_tools.sh"),
+    "pgbouncer": (lambda: shutil.which("pgbouncer", path=_ADMIN_PATH) is not None, "not installed"),
     "emulate": (_EMULATE.exists, "see scripts/get_emulate.sh"),
 }
 """Every other name is a program that must be found on PATH."""

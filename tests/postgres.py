@@ -47,7 +47,18 @@ def _major(directory: Path) -> int:
 class Cluster:
     """A cluster that is started, stopped and killed by its test."""
 
-    def __init__(self, binaries: Path, *, durable: bool = False, port: int = 5432, **settings: str) -> None:
+    def __init__(
+        self,
+        binaries: Path,
+        *,
+        durable: bool = False,
+        port: int = 5432,
+        primary: Cluster | None = None,
+        namespace: str | None = None,
+        **settings: str,
+    ) -> None:
+        """With a `primary`: a standby that streams from it. `namespace` is one of the network."""
+        self._namespace = namespace
         self.binaries = binaries
         self.port = port
         self._user = "nobody" if os.getuid() == 0 else None
@@ -56,8 +67,12 @@ class Cluster:
             shutil.chown(self.directory, self._user, pwd.getpwnam(self._user).pw_gid)
         self.settings = ({} if durable else _FAST) | {"max_connections": "100"} | settings
         self._process: subprocess.Popen[bytes] | None = None
-        arguments = ["--no-sync", "--auth=trust", "--username=callgate", "--encoding=UTF8", "--locale=C"]
-        self._run("initdb", *arguments, "-D", str(self.data))
+        if primary is None:
+            arguments = ["--no-sync", "--auth=trust", "--username=callgate", "--encoding=UTF8", "--locale=C"]
+            self._run("initdb", *arguments, "-D", str(self.data))
+        else:
+            arguments = ["--no-sync", "--checkpoint=fast", "--write-recovery-conf", f"--dbname={primary.url}"]
+            self._run("pg_basebackup", *arguments, "-D", str(self.data))
 
     @property
     def data(self) -> Path:
@@ -81,18 +96,26 @@ class Cluster:
         }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         log = (self.directory / "log").open("ab")
+        user = None if self._namespace else self._user
         self._process = subprocess.Popen(
-            [self.binaries / "postgres", "-D", str(self.data), *options],
+            [*self._enter_namespace(), self.binaries / "postgres", "-D", str(self.data), *options],
             stdout=log,
             stderr=log,
             cwd="/",
-            user=self._user,
-            group=None if self._user is None else pwd.getpwnam(self._user).pw_gid,
-            extra_groups=None if self._user is None else [],
+            user=user,
+            group=None if user is None else pwd.getpwnam(user).pw_gid,
+            extra_groups=None if user is None else [],
             start_new_session=True,
         )
         log.close()
         self._wait_until_ready()
+
+    def _enter_namespace(self) -> list[str]:
+        if self._namespace is None:
+            return []
+        user = pwd.getpwnam("nobody")
+        become = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+        return ["ip", "netns", "exec", self._namespace, *become]
 
     def _wait_until_ready(self) -> None:
         import psycopg
@@ -107,6 +130,13 @@ class Cluster:
                 if time.monotonic() > until or self._process.poll() is not None:
                     raise AssertionError((self.directory / "log").read_text()[-2_000:]) from None
                 time.sleep(0.01)
+
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        import psycopg
+
+        with psycopg.connect(self.url) as db:
+            assert db.execute("select pg_promote()").fetchone() == (True,)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """SIGINT: fast shutdown. SIGKILL: as a crash, its children too."""

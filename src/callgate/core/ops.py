@@ -391,6 +391,8 @@ class Reap(Op[Reaped], frozen=True, kw_only=True):
     At most `most` sessions are dealt with at once.
     """
 
+    sole: ClassVar[bool] = True
+
     owner: str
     at: float
     most: int = 100

@@ -20,6 +20,7 @@ be asked for is closed: the reads below and the ops in `ops`.
     ├── StoreDamaged            the file is broken; it is left as it is
     ├── StoreTooNew             written by a newer callgate
     ├── EngineTooOld            a database server of a version that is not supported
+    ├── StoreAddressInvalid     what is given as its address is none
     ├── MissingPackage          what the engine needs is not installed
     └── StoreClosed             used after `close`
 
@@ -418,6 +419,14 @@ class StoreTooNew(StoreError):
 class EngineTooOld(StoreError):
     def __init__(self, place: str, found: str, needed: str) -> None:
         super().__init__(f"{place} is {found}; callgate needs at least {needed}.")
+
+
+class StoreAddressInvalid(StoreError):
+    def __init__(self, place: str) -> None:
+        super().__init__(
+            f"{place} is no address of a database;"
+            " one looks like postgresql://user@host:5432/database."
+        )
 
 
 class MissingPackage(StoreError):

@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,12 @@ class Child:
 
 
 @asynccontextmanager
-async def child(role: str, *arguments: object, module: str = "tests.unit.storage.children") -> AsyncIterator[Child]:
+async def child(
+    role: str, *arguments: object, module: str = "tests.unit.storage.children", prefix: Sequence[str] = ()
+) -> AsyncIterator[Child]:
+    """`prefix` are the words of a command that starts it."""
     process = await asyncio.create_subprocess_exec(
+        *prefix,
         sys.executable,
         "-m",
         module,

@@ -8,19 +8,43 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+import logging
+import select
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
 import psycopg
-from psycopg import sql
+from psycopg import conninfo, errors, sql
 
-from callgate.core.stores import EngineTooOld
-from callgate.storage.postgres.location import PostgresLocation
+from callgate.core.stores import EngineTooOld, StoreAddressInvalid
+from callgate.storage.postgres.location import PostgresLocation, redacted
+from callgate.storage.postgres.problems import Lost
 
 OLDEST_SERVER = 15
 _DRAW_BITS = 48
 """Of an advisory key: room for the numbers of events."""
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not that a pipeline could not be ended on a connection whose loss is raised anyway."""
+    return not str(record.msg).startswith("error ignored terminating")
+
+
+logging.getLogger("psycopg").addFilter(_is_news)
+
+
+class _BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
+    """Gives up on a server that does not answer."""
+
+    answer_s: float | None = None
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        try:
+            return super().wait(gen, interval, self.answer_s if timeout is None else timeout)
+        except errors._WaitTimeout:
+            self.pgconn.finish()  # an answer is outstanding: it is of no use any more
+            raise Lost("the database did not answer in time") from None
 
 
 class Connection:
@@ -30,7 +54,11 @@ class Connection:
         """Connects. Raises psycopg's errors, or `EngineTooOld`."""
         self.location = location
         self.is_direct = url is not None or not location.is_pooled
-        self.psycopg = psycopg.connect(
+        try:
+            conninfo.conninfo_to_dict(url or location.url)
+        except psycopg.ProgrammingError:  # whose text shows the password
+            raise StoreAddressInvalid(redacted(url or location.url)) from None
+        self.psycopg = _BoundedConnection.connect(
             url or location.url,
             autocommit=True,
             prepare_threshold=None,
@@ -41,6 +69,7 @@ class Connection:
             keepalives_count=3,
             tcp_user_timeout=round(location.answer_s * 1000),
         )
+        self.psycopg.answer_s = location.answer_s
         try:
             self._check_server()
             if self.is_direct:
@@ -58,16 +87,34 @@ class Connection:
             raise EngineTooOld(self.location.place, found, f"PostgreSQL {OLDEST_SERVER}")
 
     def _configure(self) -> None:
-        """What a pooler would not keep: there, the server's settings count."""
+        """What a pooler would not keep: there, `begin` says some of it, and the server's settings
+        count for the rest."""
         wait_ms = round(self.location.answer_s * 500)
         self.psycopg.execute(
             "select set_config('lock_timeout', %s, false),"
             " set_config('idle_in_transaction_session_timeout', %s, false),"
             " set_config('synchronous_commit', case current_setting('synchronous_commit')"
             " when 'off' then 'on' else current_setting('synchronous_commit') end, false),"
-            " set_config('jit', 'off', false)",
-            (f"{wait_ms}ms", f"{wait_ms}ms"),
+            " set_config('jit', 'off', false),"
+            # So that the server, too, soon knows that the other end is gone.
+            " set_config('tcp_keepalives_idle', '5', false),"
+            " set_config('tcp_keepalives_interval', '2', false),"
+            " set_config('tcp_keepalives_count', '3', false),"
+            " set_config('tcp_user_timeout', %s, false)",
+            (f"{wait_ms}ms", f"{wait_ms}ms", f"{2 * wait_ms}ms"),
         )
+
+    def has_ended(self) -> bool:
+        """Whether the server, or what lies between, has ended it. Only while nothing is asked."""
+        if self.psycopg.closed:
+            return True
+        if not readable([self.psycopg.fileno()], 0):
+            return False
+        try:
+            self.psycopg.execute("")
+        except (psycopg.Error, Lost):
+            return True
+        return False
 
     @property
     def schema_lock(self) -> int:
@@ -81,7 +128,12 @@ class Connection:
         return qualified(statement, self.location.schema)
 
     def execute(self, statement: str, values: Any = None) -> psycopg.Cursor[tuple[Any, ...]]:
-        return self.psycopg.execute(self._sql(statement), values)
+        try:
+            return self.psycopg.execute(self._sql(statement), values)
+        except psycopg.DataError as error:
+            if error.sqlstate is None:  # it was not even sent
+                raise ValueError("a name with a NUL character is none that is kept") from None
+            raise
 
     def fetch(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         return self.execute(statement, values or None).fetchall()
@@ -97,6 +149,15 @@ class Connection:
     def _sql(self, statement: str) -> sql.SQL:
         return sql.SQL(self.text(statement))
 
+    def begin(self) -> None:
+        """Begin a transaction that asks and then writes; if we stop in it, it ends by itself."""
+        wait_ms = round(self.location.answer_s * 500)
+        limits = (
+            f"; set local lock_timeout = {wait_ms};"
+            f" set local idle_in_transaction_session_timeout = {wait_ms}"
+        )
+        self.run_script("begin" + ("" if self.is_direct else limits))
+
     @contextlib.contextmanager
     def transaction(self, kind: str = "") -> Iterator[None]:
         self.run(f"begin {kind}")
@@ -104,13 +165,21 @@ class Connection:
             yield
             self.run("commit")
         except BaseException:
-            with contextlib.suppress(psycopg.Error):
+            with contextlib.suppress(psycopg.Error, Lost):
                 self.run("rollback")
             raise
 
     def close(self) -> None:
         with contextlib.suppress(psycopg.Error):
             self.psycopg.close()
+
+
+def readable(descriptors: Iterable[int], limit_s: float) -> set[int]:
+    """Wait until one of these can be read or has ended. Unlike `select`, of any number."""
+    poll = select.poll()
+    for each in descriptors:
+        poll.register(each, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll(max(0.0, limit_s) * 1000)}
 
 
 @cache

@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import psycopg
 
 from callgate.core.stores import StoreError
 from callgate.storage.postgres import owners
-from callgate.storage.postgres.connections import Connection
+from callgate.storage.postgres.connections import Connection, readable
 from callgate.storage.postgres.location import PostgresLocation
 from callgate.storage.postgres.problems import TROUBLE
-from callgate.storage.postgres.schema import migrate
+from callgate.storage.postgres.schema import FORMAT, migrate
 from callgate.storage.postgres.tables import DRIFT
 
 POLL_S = 0.1
@@ -61,6 +60,7 @@ class Listener:
         os.set_blocking(self._wake_in, False)
         os.set_blocking(self._wake_out, False)
         self._last_touch: int | None = None
+        self._second = _SecondLock(location, self._declare)
 
     @property
     def channel(self) -> str:
@@ -103,25 +103,36 @@ class Listener:
     # In the thread.
 
     def _run(self) -> None:
-        retry_s = _RETRY_S[0]
+        try:
+            self._serve_again_and_again()
+        finally:
+            self._second.close()
+
+    def _serve_again_and_again(self) -> None:
+        retry_s = 0.0
         while not self._closed:
+            begin = time.monotonic()
             try:
                 self._serve()
-                retry_s = _RETRY_S[0]
             except (*TROUBLE, StoreError) as error:
                 _log.debug("no word from other processes: %s", error)
+            if self._declared.is_set() and time.monotonic() - begin > POLL_S:
+                retry_s = 0.0  # it worked until now: again at once
             self._declared.clear()
             if not self._closed:
-                _wait([self._wake_in], retry_s)
-                self._drain()
-                retry_s = min(retry_s * 2, _RETRY_S[1])
+                self._rest(retry_s)
+                retry_s = min(max(retry_s * 2, _RETRY_S[0]), _RETRY_S[1])
+
+    def _rest(self, limit_s: float) -> None:
+        """Until there is something to do, or for a while."""
+        readable([self._wake_in], limit_s)
+        self._drain()
 
     def _serve(self) -> None:
         db = Connection(self._location, self._location.direct_url)
         try:
             migrate(db)
-            if not owners.declare(db, self._owner):
-                self._taken_for_dead()
+            self._declare(db)
             self._declared.set()
             if self._location.direct_url is None:
                 self._look_for_changes(db)
@@ -131,34 +142,40 @@ class Listener:
         finally:
             db.close()
 
+    def _declare(self, db: Connection) -> None:
+        if not owners.declare(db, self._owner, FORMAT):
+            self._taken_for_dead()
+
     def _listen(self, db: Connection) -> None:
         heard: dict[str, int] = {}
         db.psycopg.add_notify_handler(lambda notice: heard.update(_read(notice.payload)))
         db.run(f'listen "{self.channel}"')
         self._tell(None)  # whoever waits may have missed something
+        self._second.renew()
         beat_at = time.monotonic() + self._location.beat_s
         while not self._closed:
-            left = max(0.0, beat_at - time.monotonic())
-            readable = _wait([db.psycopg.fileno(), self._wake_in], left)
-            if self._wake_in in readable:
+            awake = [db.psycopg.fileno(), self._wake_in, *self._second.descriptors()]
+            found = readable(awake, beat_at - time.monotonic())
+            if self._wake_in in found:
                 self._drain()
             self._send(db)
-            if readable:
+            if found:
                 _receive(db.psycopg, heard)
+                self._second.renew()
             if heard:
                 changed, heard_now = dict(heard), heard
                 heard_now.clear()
                 self._tell(changed)
             if time.monotonic() >= beat_at:
                 self._beat(db)
+                self._second.renew()
                 beat_at = time.monotonic() + self._location.beat_s
 
     def _look_for_changes(self, db: Connection) -> None:
         self._tell(None)
         beat_at = time.monotonic() + self._location.beat_s
         while not self._closed:
-            _wait([self._wake_in], POLL_S)
-            self._drain()
+            self._rest(POLL_S)
             with self._lock:
                 self._pending.clear()
             self._tell(self._changes(db))
@@ -182,13 +199,19 @@ class Listener:
 
     def _beat(self, db: Connection) -> None:
         if not owners.beat(db, self._owner):
+            migrate(db)  # raises if it was because the tables are too new for us
             self._taken_for_dead()
 
     def _send(self, db: Connection) -> None:
         with self._lock:
             pending, self._pending = self._pending, {}
-        for payload in _payloads(pending):
-            db.run("select pg_notify(%s, %s)", self.channel, payload)
+        try:
+            for payload in _payloads(pending):
+                db.run("select pg_notify(%s, %s)", self.channel, payload)
+        except TROUBLE:
+            with self._lock:  # for the next connection; a hint may come twice
+                self._pending = pending | self._pending
+            raise
 
     def _drain(self) -> None:
         try:
@@ -198,12 +221,44 @@ class Listener:
             pass
 
 
-def _wait(descriptors: Iterable[int], limit_s: float) -> list[int]:
-    """Those that can be read, once there is one. Unlike `select`, whatever their numbers are."""
-    poll = select.poll()
-    for each in descriptors:
-        poll.register(each, select.POLLIN)
-    return [descriptor for descriptor, _ in poll.poll(limit_s * 1_000)]
+class _SecondLock:
+    """A second direct connection with the lock of this process, which it keeps while the first one
+    is made again: losing one is not losing all.
+
+    Where the writer's connection is direct it has the lock too, and this does nothing.
+    """
+
+    def __init__(self, location: PostgresLocation, declare: Callable[[Connection], None]) -> None:
+        self._location = location
+        self._declare = declare
+        self._db: Connection | None = None
+
+    def descriptors(self) -> list[int]:
+        return [] if self._db is None else [self._db.psycopg.fileno()]
+
+    def renew(self) -> None:
+        """Have one, if the one before has ended."""
+        if not self._location.is_pooled or (self._db is not None and not self._db.has_ended()):
+            return
+        self.close()
+        try:
+            self._connect()
+        except TROUBLE as error:  # the first one does until the next beat
+            _log.debug("no second direct connection: %s", error)
+
+    def _connect(self) -> None:
+        db = Connection(self._location, self._location.direct_url)
+        try:
+            self._declare(db)
+        except BaseException:
+            db.close()
+            raise
+        self._db = db
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
 
 
 def _receive(connection: psycopg.Connection, heard: dict[str, int]) -> None:

@@ -51,7 +51,10 @@ def redacted(url: str) -> str:
     """A connection string without its password and parameters."""
     if "://" not in url:
         return _PASSWORD.sub(r"\1***", url)
-    parts = urllib.parse.urlsplit(url)
+    try:
+        parts = urllib.parse.urlsplit(url)
+    except ValueError:  # brackets that do not match
+        return url.partition("://")[0] + "://***"
     user = f"{parts.username}@" if parts.username else ""
     where = parts.netloc.rpartition("@")[2]
     given = urllib.parse.parse_qs(parts.query)

@@ -1,12 +1,13 @@
-"""Which processes live: each holds an advisory lock on every direct connection, and says so often.
+"""Which processes live: each holds an advisory lock on its direct connections, and says so often.
 
     lock held, heard of lately  ---> lives
     lock held, silent for long  ---> stopped: counts as gone
     no lock                     ---> gone, unless the database has just come back
     marked as dead              ---> gone, whatever it does; it is told so (`beat`)
 
-After a restart or a failover no lock is left. An owner that was last heard of before that has a
-while to come back.
+A restart, a crash or a failover of the database leaves no lock. Each begins a new *boot*, which has
+an id: no clock is compared with that of a server before it. An owner that was last heard of in
+another boot has a while to come back, counted from when anyone is first heard of in this one.
 """
 
 from __future__ import annotations
@@ -15,50 +16,62 @@ from collections.abc import Iterable
 
 from callgate.storage.postgres.connections import Connection
 
-_DECLARE = """
-insert into cg.owners (id, key, locks) values (%s, %s, %s)
-on conflict (id) do update set beat_at = clock_timestamp(), locks = excluded.locks
-returning dead
-"""
 _BOOT = """
-greatest(
-    pg_postmaster_start_time(),
-    (select max(since) from cg.timelines having count(*) > 1)
+concat_ws(
+    ' ',
+    extract(epoch from pg_postmaster_start_time()),
+    extract(epoch from pg_stat_get_bgwriter_stat_reset_time()),
+    case when not pg_is_in_recovery()
+    then substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) end
 )
 """
-"""When locks were last lost all at once."""
+"""Differs after a restart, after a crash of one backend (which resets statistics, and takes all
+locks with it), and after a failover (a new timeline)."""
+_NOTE_BOOT = f"with boot as (insert into cg.boots (id) select {_BOOT} on conflict do nothing)"
+_DECLARE = f"""
+{_NOTE_BOOT}
+insert into cg.owners (id, key, locks, format, boot) values (%s, %s, %s, %s, {_BOOT})
+on conflict (id) do update
+set beat_at = clock_timestamp(), locks = excluded.locks, boot = excluded.boot
+returning dead
+"""  # noqa: S608
+_BEAT = f"""
+{_NOTE_BOOT}
+update cg.owners set beat_at = clock_timestamp(), boot = {_BOOT} where id = %s returning dead
+"""  # noqa: S608
 _ALIVE = f"""
-select o.id from cg.owners o where o.id = any(%s) and not o.dead and (
-    clock_timestamp() - o.beat_at < make_interval(secs => %s) and (not o.locks or exists (
+with now as (select {_BOOT} as boot),
+recovery as (
+    select now.boot, coalesce(
+        clock_timestamp() - boots.since < make_interval(secs => %(grace)s), true
+    ) as lasts
+    from now left join cg.boots on boots.id = now.boot
+)
+select o.id from cg.owners o, recovery where o.id = any(%(owners)s) and not o.dead and (
+    clock_timestamp() - o.beat_at < make_interval(secs => %(silent)s)
+    and (not o.locks or exists (
         select 1 from pg_locks l where l.locktype = 'advisory' and l.granted and l.objsubid = 1
         and l.database = (select oid from pg_database where datname = current_database())
         and l.classid = ((o.key >> 32) & 4294967295)::oid and l.objid = (o.key & 4294967295)::oid
     ))
-    or o.beat_at < {_BOOT} and clock_timestamp() - {_BOOT} < make_interval(secs => %s)
+    or o.boot <> recovery.boot and recovery.lasts
 )
 """  # noqa: S608
-_TIMELINE = """
-insert into cg.timelines (timeline)
-select ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint
-on conflict do nothing
-"""
 
 
-def declare(db: Connection, owner: str) -> bool:
+def declare(db: Connection, owner: str, known_format: int) -> bool:
     """From now on this connection says that its process lives; False if others took it for dead."""
     key = db.owner_key(owner)
     if db.is_direct:
         db.run("select pg_advisory_lock_shared(%s)", key)
-    db.run(_TIMELINE)
-    [(dead,)] = db.fetch(_DECLARE, owner, key, db.location.direct_url is not None)
+    locks = db.location.direct_url is not None
+    [(dead,)] = db.fetch(_DECLARE, owner, key, locks, known_format)
     return not dead
 
 
 def beat(db: Connection, owner: str) -> bool:
     """Say that the process lives; False if others took it for dead."""
-    found = db.fetch(
-        "update cg.owners set beat_at = clock_timestamp() where id = %s returning dead", owner
-    )
+    found = db.fetch(_BEAT, owner)
     return bool(found) and not found[0][0]
 
 
@@ -72,5 +85,5 @@ def living(db: Connection, owners: Iterable[str]) -> set[str]:
     wanted = list(owners)
     if not wanted:
         return set()
-    limits = (db.location.silent_s, db.location.grace_s)
-    return {id for (id,) in db.fetch(_ALIVE, wanted, *limits)}
+    limits = {"silent": db.location.silent_s, "grace": db.location.grace_s}
+    return {id for (id,) in db.execute(_ALIVE, {"owners": wanted, **limits}).fetchall()}

@@ -27,6 +27,9 @@ _BY_CLASS = {
 }
 
 
+_EXHAUSTED = ("too many", "remaining connection slots", "no more connections allowed")
+
+
 class Lost(Exception):
     """The connection is gone, or the database did not answer in time."""
 
@@ -48,8 +51,11 @@ def trouble_of(error: BaseException) -> Trouble | None:
 
 def _of_message(text: str) -> Trouble:
     """Of a connection that was refused: libpq tells the reason in words only."""
-    if "too many" in text or "remaining connection slots" in text:
+    if any(word in text for word in _EXHAUSTED):
         return Trouble.EXHAUSTED
+    failures = [line.rpartition("failed: ")[2] for line in text.splitlines() if "failed: " in line]
+    if failures and all("session is read-only" in each for each in failures):
+        return Trouble.READ_ONLY  # there is no other host than standbys
     if "authentication failed" in text or "does not exist" in text or "permission denied" in text:
         return Trouble.NO_ACCESS
     return Trouble.UNREACHABLE

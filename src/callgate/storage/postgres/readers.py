@@ -13,7 +13,7 @@ import psycopg
 from callgate.storage.postgres.connections import Connection
 from callgate.storage.postgres.location import PostgresLocation
 from callgate.storage.postgres.problems import TROUBLE, trouble_of, unreadable
-from callgate.storage.postgres.schema import check_format
+from callgate.storage.postgres.schema import migrate
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Readers:
         try:
             return question(self._connection())
         except TROUBLE as error:
-            if trouble_of(error) is not None:
+            if trouble_of(error) is not None or _is_lost(error):
                 self._disconnect()
             raise
 
@@ -62,7 +62,7 @@ class Readers:
         if db is None:
             db = Connection(self._location)
             try:
-                check_format(db)
+                migrate(db)  # also where the database was away when we began
             except BaseException:
                 db.close()
                 raise
@@ -84,4 +84,8 @@ class Readers:
 
 
 def _is_lost(error: BaseException) -> bool:
-    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    """Whether to ask once more on a new connection. Statements that the server does not understand
+    too: connecting tells whether a newer callgate has changed the tables."""
+    return isinstance(
+        error, psycopg.OperationalError | psycopg.InterfaceError | psycopg.ProgrammingError
+    )

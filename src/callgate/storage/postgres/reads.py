@@ -33,6 +33,8 @@ from callgate.core.stores import (
     SessionNotFound,
     SessionPage,
     Snapshot,
+    StoreUnreadable,
+    Trouble,
 )
 from callgate.storage.cursors import check_page, read_cursor, write_cursor
 from callgate.storage.encoding import decode
@@ -82,7 +84,10 @@ def _texts(
     return rows[0][0], [(seq, text) for _, seq, text in _page(rows) if seq is not None]
 
 
-_DRAWN = "select set_config('callgate.drawn', last_value::text, true) from cg.event_numbers"
+_DRAWN = (
+    "select set_config('callgate.drawn', last_value::text, true), pg_is_in_recovery()"
+    " from cg.event_numbers"
+)
 _BOUND = """
 select set_config('callgate.bound', least(current_setting('callgate.drawn')::bigint, (
     select min((l.classid::bigint << 32 | l.objid::bigint) - %(base)s) from pg_locks l
@@ -117,11 +122,19 @@ def read_last(db: Connection, after: str | None, upto: str | None, limit: int) -
     return _event_page(page[::-1], end=end)
 
 
+_BEHIND = """
+select exists (select 1 from cg.marks where name = 'pruned' and value > %s), coalesce((
+    select n from cg.events where n <= current_setting('callgate.bound')::bigint
+    order by n desc limit 1
+), 0)
+"""
+"""The last that is committed, not the last drawn: what a crash undid may be drawn again."""
+
+
 def behind(db: Connection, after: str | None) -> Behind:
     n = read_cursor("e", after) if after is not None else 0
-    pruned = "select exists (select 1 from cg.marks where name = 'pruned' and value > %s)"
-    bound, _, [(is_pruned,)] = _bounded(db, pruned, n)
-    end = max(n, bound)
+    _, _, [(is_pruned, last)] = _bounded(db, _BEHIND, n)
+    end = max(n, last, FIRST_NUMBER - 1)
     return Behind(end - max(n, FIRST_NUMBER - 1), write_cursor("e", end), is_pruned)
 
 
@@ -132,10 +145,12 @@ def _bounded(
     key = db.draw_base & ((1 << 64) - 1)
     with db.psycopg.pipeline():
         db.execute("begin read only")
-        db.execute(_DRAWN)
+        drawing = db.execute(_DRAWN)
         bounds = db.execute(_BOUND, {"base": key if key < 1 << 63 else key - (1 << 64)})
         rows = db.execute(statement, values)
         db.execute("commit")
+    if drawing.fetchall()[0][1]:  # a standby does not know who draws: it might skip some
+        raise StoreUnreadable(db.location.place, Trouble.READ_ONLY)
     [(bound, drawn)] = bounds.fetchall()
     return int(bound), int(drawn), rows.fetchall()
 

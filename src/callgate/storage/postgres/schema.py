@@ -150,11 +150,13 @@ create table cg.owners (
     locks boolean not null,
     started_at timestamptz not null default clock_timestamp(),
     beat_at timestamptz not null default clock_timestamp(),
-    dead boolean not null default false
+    dead boolean not null default false,
+    format int not null, -- the newest that it knows
+    boot text not null
 );
 
-create table cg.timelines (
-    timeline bigint primary key,
+create table cg.boots (
+    id text primary key,
     since timestamptz not null default clock_timestamp()
 );
 """
@@ -167,6 +169,7 @@ class Migration(NamedTuple):
 
 
 MIGRATIONS: tuple[Migration, ...] = (Migration(FIRST, 1),)
+FORMAT = len(MIGRATIONS)
 
 
 def migrate(db: Connection, migrations: Sequence[Migration] = MIGRATIONS) -> None:
@@ -176,17 +179,22 @@ def migrate(db: Connection, migrations: Sequence[Migration] = MIGRATIONS) -> Non
     with db.transaction():
         # One at a time: others see nothing of it before it is whole.
         db.run("select pg_advisory_xact_lock(%s)", db.schema_lock)
-        db.run(f'create schema if not exists "{db.location.schema}"')
-        db.run("create table if not exists cg.format (version int not null, oldest int not null)")
+        _make_schema(db)
         for number in range(_version(db, len(migrations)), len(migrations)):
-            db.run_script(migrations[number].sql)
+            sql, oldest = migrations[number]
+            db.run_script(sql)
             db.run("delete from cg.format")
-            db.run("insert into cg.format values (%s, %s)", number + 1, migrations[number].oldest)
+            db.run("insert into cg.format values (%s, %s)", number + 1, oldest)
+            # A process that cannot work with these tables commits nothing more.
+            db.run("update cg.owners set dead = true where format < %s", oldest)
 
 
-def check_format(db: Connection, known: int = len(MIGRATIONS)) -> None:
-    """Refuse tables that a newer callgate made so that we cannot use them. 0 tables are fine."""
-    _version(db, known)
+def _make_schema(db: Connection) -> None:
+    """`if not exists` would ask for the right to make one also where it is there."""
+    [(there,)] = db.fetch("select to_regnamespace(%s) is not null", f'"{db.location.schema}"')
+    if not there:
+        db.run(f'create schema "{db.location.schema}"')
+    db.run("create table if not exists cg.format (version int not null, oldest int not null)")
 
 
 def _version(db: Connection, known: int) -> int:

@@ -50,8 +50,8 @@ from callgate.storage.postgres.location import PostgresLocation
 from callgate.storage.postgres.problems import TROUBLE, Lost, unwritable
 from callgate.storage.postgres.rows import PostgresRows, SessionsNeeded
 from callgate.storage.postgres.saving import INSERT, TOUCHES, VERIFY, Saving
-from callgate.storage.postgres.schema import migrate
-from callgate.storage.postgres.wire import Results, Statement, StatementFailed, exchange
+from callgate.storage.postgres.schema import FORMAT, migrate
+from callgate.storage.postgres.wire import Results, Statement, StatementFailed, exchange, text
 from callgate.storage.views import View
 
 _OPTIMISTIC = frozenset(
@@ -122,17 +122,12 @@ class Writer:
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
-        if self._db is not None and not self.is_dead:
-            try:
-                owners.withdraw(self._db, self._owner)
-            except TROUBLE:  # our lock says the same
-                pass
         self._disconnect()
 
     def _run(self) -> None:
         ending = False
         while not ending:
-            taken = [self._queue.get()]
+            taken = [self._wait_for_work()]
             while not self._queue.empty():
                 taken.append(self._queue.get())
             ending = None in taken
@@ -142,6 +137,23 @@ class Writer:
             for batch in batches(commits):
                 for _, some in groupby(batch, _is_optimistic):
                     self._write([*some])
+
+    def _wait_for_work(self) -> list[Commit] | None:
+        while True:
+            try:
+                return self._queue.get(timeout=self._location.beat_s)
+            except queue.Empty:
+                self._renew()
+
+    def _renew(self) -> None:
+        """Connect again where the connection has ended: it says that this process lives."""
+        if self._db is not None and not self._db.has_ended():
+            return
+        self._disconnect()
+        try:
+            self._connect()
+        except (*TROUBLE, StoreError):  # said to whoever commits next
+            pass
 
     def _write(self, batch: list[Commit]) -> None:
         """Write a batch and tell its outcome."""
@@ -155,7 +167,8 @@ class Writer:
                 for commit in batch:
                     self._write([commit])
                 return
-            _log.exception("a commit failed")
+            if not isinstance(error, ValueError):  # a mistake of the caller, who is told
+                _log.exception("a commit failed")
             outcomes = [(batch[0], error)]
         self._tell(outcomes, changed)
         if changed:
@@ -163,21 +176,27 @@ class Writer:
 
     def _transact(self, batch: Sequence[Commit]) -> tuple[list[Outcome], dict[str, int]]:
         self._sent = False
+        sent_before = False
         try:
             try:
                 return self._apply(batch, look=False)
             except (Lost, psycopg.OperationalError, psycopg.InterfaceError) as error:
                 if self._db is None or not _is_lost(error):
                     raise
+                sent_before = self._sent
                 self._disconnect()
                 return self._apply(batch, look=True)
         except TROUBLE as error:
             if _is_lost(error):
                 self._disconnect()
-            named = unwritable(self._location.place, error, outcome_unknown=self._sent)
+            unknown = sent_before or self._sent
+            named = unwritable(self._location.place, error, outcome_unknown=unknown)
             if named is None:
                 raise
             raise named from error
+        except StoreUnwritable as error:
+            error.outcome_unknown |= sent_before
+            raise
 
     def _apply(
         self, batch: Sequence[Commit], *, look: bool
@@ -205,9 +224,12 @@ class Writer:
             return outcomes, {}
         try:
             # Also where nothing changes: what was answered holds for what is there now.
-            results = self._exchange([_BEGIN, *statements, _COMMIT])
+            results = self._exchange([_BEGIN, self._check_alive(), *statements, _COMMIT])
         except StatementFailed as failure:
             self._roll_back()
+            if failure.purpose == ALIVE:
+                self._disconnect()  # connecting again tells why
+                raise _Changed from None
             if failure.purpose == VERIFY and failure.sqlstate == _DIVISION:
                 rows.forget_used()
                 raise _Changed from None
@@ -216,7 +238,7 @@ class Writer:
                 repeated = failure.purpose in (INSERT, TOUCHES)
                 raise (_Repeated if repeated else _Changed) from None
             raise failure.as_error() from None
-        touches = saving.touches(results[1:-1])
+        touches = saving.touches(results[2:-1])
         rows.remember(view, saving.ords, touches)
         return outcomes, touches
 
@@ -224,13 +246,18 @@ class Writer:
         self, batch: Sequence[Commit], ops: Sequence[Op[Any]]
     ) -> tuple[list[Outcome], dict[str, int]]:
         needed = {id for op in ops for id in op.sessions}
-        for _ in range(_LOCKED_TRIES):
+        tries = 0
+        while tries < _LOCKED_TRIES:
+            tries += 1
             try:
                 return self._try_locked(batch, needed)
             except SessionsNeeded as more:
+                tries -= not more.sessions <= needed  # more are known now: no try is lost
                 needed |= more.sessions
             except StatementFailed as failure:
-                if failure.sqlstate not in _CONFLICTS:
+                if failure.purpose == ALIVE:
+                    self._disconnect()  # connecting again tells why
+                elif failure.sqlstate not in _CONFLICTS:
                     raise failure.as_error() from None
             except psycopg.Error as error:
                 if error.sqlstate not in _CONFLICTS:
@@ -241,7 +268,7 @@ class Writer:
         self, batch: Sequence[Commit], needed: Iterable[str]
     ) -> tuple[list[Outcome], dict[str, int]]:
         db, rows = self._connect(), self._rows
-        db.run("begin")
+        db.begin()
         try:
             rows.begin_locked(needed)
             outcomes, view = apply_all(batch, rows)
@@ -249,15 +276,19 @@ class Writer:
                 db.run("rollback")
                 return outcomes, {}
             saving = self._saving(view)
-            results = self._exchange([*saving.statements(verify=False), _COMMIT])
+            statements = saving.statements(verify=False)
+            results = self._exchange([self._check_alive(), *statements, _COMMIT])
         except BaseException:
             for id in needed:
                 rows.forget(id)
             self._roll_back()
             raise
-        touches = saving.touches(results[:-1])
+        touches = saving.touches(results[1:-1])
         rows.remember(view, saving.ords, touches)
         return outcomes, touches
+
+    def _check_alive(self) -> Statement:
+        return Statement(_ALIVE, (text(self._owner),), ALIVE)
 
     def _saving(self, view: View) -> Saving:
         return Saving(view, self._rows, self._connect().draw_base, self._draw_ord)
@@ -281,7 +312,7 @@ class Writer:
         if self._db is not None:
             try:
                 self._db.run("rollback")
-            except psycopg.Error:
+            except TROUBLE:
                 self._disconnect()
 
     # The connection.
@@ -305,12 +336,12 @@ class Writer:
         """Nothing is committed before others can see that this process lives."""
         migrate(db)
         if db.is_direct:
-            alive = owners.declare(db, self._owner)
+            alive = owners.declare(db, self._owner, FORMAT)
             self._listener.start()
         else:
-            alive = True
             if not self._listener.wait_declared(self._location.connect_s):
                 raise Lost("there is no direct connection")
+            alive = owners.beat(db, self._owner)
         if not alive:
             self.is_dead = True
             raise StoreUnwritable(self._location.place, Trouble.TAKEN_FOR_DEAD)
@@ -322,6 +353,9 @@ class Writer:
             db.close()
 
 
+ALIVE = "alive"
+_ALIVE = "select 1 / (exists (select 1 from cg.owners where id = $1 and not dead))::int"
+"""Divides by zero where others took this process for dead: it commits nothing more."""
 _BEGIN = Statement("begin")
 _COMMIT = Statement("commit")
 

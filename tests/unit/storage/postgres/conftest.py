@@ -1,0 +1,23 @@
+"""A cluster that tests share, and one for each test that harms it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests import postgres
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[postgres.Cluster]:
+    """Nobody stops this one."""
+    with postgres.running() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[postgres.Cluster]:
+    """To stop, kill and start again; what it commits is on the disk."""
+    with postgres.running(durable=True) as cluster:
+        yield cluster

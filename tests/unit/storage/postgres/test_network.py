@@ -1,0 +1,218 @@
+"""A network that is slow, or gone for a while: every commit is told its outcome in time, and truly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from callgate.core.ops import Acquire
+from callgate.core.stores import SessionLocked, Trouble
+from callgate.storage.postgres.location import PostgresLocation
+from callgate.storage.postgres.store import PostgresStore
+from tests.contract.stores import new_session
+from tests.namespaces import DATABASE_ADDRESS, Network, network
+from tests.needs import needs
+from tests.postgres import Cluster, installations
+from tests.unit.storage.postgres.chaos import Follower, faults, prepare, reap_everything, servers, verify
+from tests.unit.storage.postgres.children import process
+from tests.unit.storage.postgres.test_living import gone, until
+
+ANSWER_S, CONNECT_S, SLACK_S = 1.5, 2.0, 3.0
+
+
+class Link:
+    """A proxy before a cluster that delays what it passes on, or passes nothing on."""
+
+    def __init__(self) -> None:
+        self.delay_s = 0.0
+        self.open = asyncio.Event()
+        self.open.set()
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, cluster: Cluster) -> str:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            path = f"{cluster.directory}/.s.PGSQL.{cluster.port}"
+            to_reader, to_writer = await asyncio.open_unix_connection(path)
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                await asyncio.gather(self._pass(reader, to_writer), self._pass(to_reader, writer))
+            writer.close()
+            to_writer.close()
+
+        self._server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
+        return f"postgresql://callgate@127.0.0.1:{port}/postgres?sslmode=disable&gssencmode=disable"
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
+        while data := await reader.read(1 << 16):
+            await self.open.wait()
+            loop.call_later(self.delay_s, writer.write, data)
+        writer.close()
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self.open.set()
+        self._server.close()
+
+
+@pytest.fixture
+async def link() -> AsyncIterator[Link]:
+    link = Link()
+    yield link
+    await link.stop()
+
+
+def _place(cluster: Cluster, url: str, **more: Any) -> PostgresLocation:
+    return PostgresLocation(
+        url=url, schema=cluster.location().schema, answer_s=ANSWER_S, connect_s=CONNECT_S, beat_s=0.3, **more
+    )
+
+
+async def test_a_database_that_takes_questions_and_does_not_answer_is_given_up(cluster: Cluster, link: Link) -> None:
+    location = _place(cluster, await link.start(cluster))
+    async with await PostgresStore.open(PostgresLocation(url=cluster.url, schema=location.schema)) as near:
+        session = await new_session(near)
+        async with process("probe", location, session) as probe:
+            await probe.hear()
+            link.open.clear()
+            probe.tell("go")
+            said = [await probe.hear() for _ in range(2)]
+            outcomes = {each.get("commit") or each.get("read") for each in said}
+            assert outcomes == {Trouble.UNREACHABLE}
+            assert all(each["took_s"] < ANSWER_S + 2 * CONNECT_S + SLACK_S for each in said)
+            [commit] = [each for each in said if "commit" in each]
+            assert commit["unknown"] is True
+            link.open.set()
+            probe.tell("go")
+            said = [await probe.hear() for _ in range(2)]
+            assert {each.get("commit") or each.get("read") for each in said} == {"done"}
+        ids = [each.id for each in await near.read_events(session)]
+        assert len(ids) == len(set(ids))
+        assert len(ids) in (2, 3)  # the unknown one is there or not
+
+
+async def test_twenty_milliseconds_between_server_and_database_slow_it_and_break_nothing(
+    cluster: Cluster, link: Link
+) -> None:
+    location = _place(cluster, await link.start(cluster))
+    near = PostgresLocation(url=cluster.url, schema=location.schema, grace_s=0.5, silent_s=3.0)
+    async with await PostgresStore.open(near) as store:
+        await prepare(store)
+        follower = Follower(store)
+        link.delay_s = 0.02
+        async with servers(location, 2) as some:
+            await some.until_more(60)
+            await some.end()
+        await reap_everything(store)
+        await follower.finish()
+        figures = await verify(store, some.heard, follower)
+    print(figures)
+    assert faults(figures) == {}
+    assert figures["troubles"] == 0
+
+
+@pytest.fixture
+def far() -> Iterator[tuple[Network, Cluster]]:
+    """A database on another machine."""
+    with network() as between:
+        found = installations()
+        settings = {"listen_addresses": DATABASE_ADDRESS}
+        cluster = Cluster(found[min(found)], durable=True, namespace=between.database, **settings)
+        try:
+            rules = cluster.data / "pg_hba.conf"
+            rules.write_text(rules.read_text() + "host all all 10.77.0.0/16 trust\n")
+            cluster.start()
+            yield between, cluster
+        finally:
+            cluster.remove()
+
+
+def _far(cluster: Cluster, **more: Any) -> PostgresLocation:
+    url = f"postgresql://callgate@{DATABASE_ADDRESS}:{cluster.port}/postgres?sslmode=disable&gssencmode=disable"
+    return _place(cluster, url, **more)
+
+
+@needs("root", "ip", "setpriv")
+@pytest.mark.timeout(1700)
+@pytest.mark.parametrize("cuts", [1, pytest.param(20, marks=pytest.mark.soak)])
+async def test_a_cut_cable_loses_nothing_and_doubles_nothing(far: tuple[Network, Cluster], cuts: int) -> None:
+    between, cluster = far
+    location = _far(cluster)
+    near = PostgresLocation(url=cluster.url, schema=location.schema, grace_s=0.5, silent_s=5.0)
+    async with await PostgresStore.open(near) as store:
+        await prepare(store)
+        session = await new_session(store)
+        follower = Follower(store)
+        prefix = between.on_server()
+        async with servers(location, 2, prefix) as some, process("probe", location, session, prefix=prefix) as probe:
+            await probe.hear()
+            for _ in range(cuts):
+                await some.until_more(20)
+                between.cut()
+                probe.tell("go")
+                said = [await probe.hear() for _ in range(2)]
+                assert {each.get("commit") or each.get("read") for each in said} == {Trouble.UNREACHABLE}
+                assert all(each["took_s"] < ANSWER_S + 2 * CONNECT_S + SLACK_S for each in said)
+                await some.until_more(4, "trouble")
+                between.mend()
+                await some.until_more(20)  # by itself
+                probe.tell("go")
+                said = [await probe.hear() for _ in range(2)]
+                assert {each.get("commit") or each.get("read") for each in said} == {"done"}
+            troubles = [each for each in some.heard if "trouble" in each]
+            assert {each["trouble"] for each in troubles} == {Trouble.UNREACHABLE}
+            assert all(each["after_s"] < ANSWER_S + 2 * CONNECT_S + SLACK_S for each in troubles)
+            assert {each["unknown"] for each in troubles} == {True, False}
+            await some.end()
+        await reap_everything(store)
+        await follower.finish()
+        heard = [each for each in some.heard if not {"told_dead", "stale"} & set(each)]
+        assert heard == some.heard, "a cut shorter than `silent_s` made somebody dead"
+        figures = await verify(store, some.heard, follower)
+    print(figures)
+    assert faults(figures) == {}
+
+
+@needs("root", "ip", "setpriv")
+async def test_a_process_that_is_cut_off_for_long_is_fenced(far: tuple[Network, Cluster]) -> None:
+    between, cluster = far
+    location = _far(cluster, silent_s=2.0)
+    near = PostgresLocation(url=cluster.url, schema=location.schema, silent_s=2.0, beat_s=0.3)
+    async with await PostgresStore.open(near) as store:
+        session = await new_session(store)
+        acquire = Acquire(session=session, owner=store.owner, at=1.0)
+        async with process("hold", location, session, prefix=between.on_server()) as holder:
+            held = await holder.hear()
+            between.cut()
+            with pytest.raises(SessionLocked):
+                await store.commit(acquire)
+            await until(lambda: gone(store, held["owner"]))
+            await store.commit(acquire)
+            before = [each.id for each in await store.read_events(session)]
+            between.mend()
+            holder.tell("go on")
+            said = await holder.hear()
+            assert said.pop("is_dead")
+            assert set(said.values()) == {Trouble.TAKEN_FOR_DEAD}
+            assert [each.id for each in await store.read_events(session)] == before
+
+
+@needs("root", "ip", "setpriv", "tc")
+async def test_a_slow_network_breaks_nothing(far: tuple[Network, Cluster]) -> None:
+    between, cluster = far
+    if not between.delay(10):
+        pytest.skip("needs netem: the kernel has no such module")
+    location = _far(cluster)
+    near = PostgresLocation(url=cluster.url, schema=location.schema, grace_s=0.5)
+    async with await PostgresStore.open(near) as store:
+        await prepare(store)
+        async with servers(location, 2, between.on_server()) as some:
+            await some.until_more(40)
+            await some.end()
+        await reap_everything(store)
+        assert faults(await verify(store, some.heard)) == {}
