@@ -167,7 +167,7 @@ async def test_a_cut_cable_loses_nothing_and_doubles_nothing(far: tuple[Network,
             troubles = [each for each in some.heard if "trouble" in each]
             assert {each["trouble"] for each in troubles} == {Trouble.UNREACHABLE}
             assert all(each["after_s"] < ANSWER_S + 2 * CONNECT_S + SLACK_S for each in troubles)
-            assert {each["unknown"] for each in troubles} == {True, False}
+            assert any(each["unknown"] for each in troubles)
             await some.end()
         await reap_everything(store)
         await follower.finish()
