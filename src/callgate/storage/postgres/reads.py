@@ -48,7 +48,12 @@ PAGE_BYTES = 4 << 20
 _LAST = (1 << 63) - 1
 """No event has a higher number."""
 FIRST_NUMBER = 2
-"""Of an event: the first number is drawn when the tables are made."""
+"""Of an event: the first number is drawn when the tables are made. One that was moved from a file
+may have an earlier one."""
+_BEHIND = f"""
+select exists (select 1 from cg.marks where name = 'pruned' and value > %s),
+    exists (select 1 from cg.events where n < {FIRST_NUMBER})
+"""  # noqa: S608
 
 
 def read_events(db: Connection, session: str, after: int, limit: int) -> list[Event]:
@@ -119,10 +124,10 @@ def read_last(db: Connection, after: str | None, upto: str | None, limit: int) -
 
 def behind(db: Connection, after: str | None) -> Behind:
     n = read_cursor("e", after) if after is not None else 0
-    pruned = "select exists (select 1 from cg.marks where name = 'pruned' and value > %s)"
-    bound, _, [(is_pruned,)] = _bounded(db, pruned, n)
+    bound, _, [(is_pruned, has_moved)] = _bounded(db, _BEHIND, n)
     end = max(n, bound)
-    return Behind(end - max(n, FIRST_NUMBER - 1), write_cursor("e", end), is_pruned)
+    before = 0 if has_moved else FIRST_NUMBER - 1
+    return Behind(end - max(n, before), write_cursor("e", end), is_pruned)
 
 
 def _bounded(
