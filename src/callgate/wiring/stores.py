@@ -9,6 +9,11 @@ from callgate.config.home import Home
 from callgate.config.schema import StoreTable
 from callgate.core.stores import MissingPackage, Store
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from callgate.storage.moving import MovableStore
+    from callgate.storage.postgres.location import PostgresLocation
+
 
 async def open_store(
     home: Home,
@@ -26,19 +31,39 @@ async def open_store(
         from callgate.storage.sqlite.store import SqliteStore  # lazy: once something is stored  # noqa: PLC0415
 
         return await SqliteStore.open(home.path, owner=owner, before_commit=before_commit)
+    location = postgres_location(table)
+    from callgate.storage.postgres.store import PostgresStore  # lazy: few have one  # noqa: PLC0415
+
+    return await PostgresStore.open(
+        location, home=home.path, owner=owner, before_commit=before_commit
+    )
+
+
+def postgres_location(table: StoreTable) -> PostgresLocation:
+    """Raises `MissingPackage` or `SettingsError`."""
     try:
-        from callgate.storage.postgres.location import PostgresLocation  # lazy: few have one  # noqa: PLC0415
-        from callgate.storage.postgres.store import PostgresStore  # lazy: as above  # noqa: PLC0415
+        import psycopg  # lazy: few have one  # noqa: F401, PLC0415
     except ImportError as error:
         raise MissingPackage("[store] url", "callgate[postgres]") from error
     from callgate.config.store_table import store_url  # lazy: as above  # noqa: PLC0415
+    from callgate.storage.postgres.location import PostgresLocation  # lazy: as above  # noqa: PLC0415
 
-    location = PostgresLocation(
+    return PostgresLocation(
         url=store_url(table, os.environ) or "",
         listen_url=table.listen_url,
         schema=table.schema,
         readers=table.readers,
     )
-    return await PostgresStore.open(
-        location, home=home.path, owner=owner, before_commit=before_commit
-    )
+
+
+def movable_store(home: Home, table: StoreTable) -> MovableStore:
+    """The store that a table of the settings names, to move everything from or to."""
+    if not table.is_shared:
+        from callgate.storage.sqlite.files import Location  # lazy: for one command  # noqa: PLC0415
+        from callgate.storage.sqlite.moving import SqliteMovable  # lazy: as above  # noqa: PLC0415
+
+        return SqliteMovable(Location(home=home.path))
+    location = postgres_location(table)
+    from callgate.storage.postgres.moving import PostgresMovable  # lazy: as above  # noqa: PLC0415
+
+    return PostgresMovable(location)
