@@ -23,14 +23,27 @@ _DRAW_BITS = 48
 """Of an advisory key: room for the numbers of events."""
 
 
+class _Bounded(psycopg.Connection[tuple[Any, ...]]):
+    """A server may stop to answer while its machine goes on: then no time-out of TCP helps."""
+
+    limit_s: float | None = None
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        return super().wait(gen, interval, self.limit_s if timeout is None else timeout)
+
+
 class Connection:
     """One connection, without a transaction of its own unless `transaction` is used."""
 
-    def __init__(self, location: PostgresLocation, url: str | None = None) -> None:
-        """Connects. Raises psycopg's errors, or `EngineTooOld`."""
+    def __init__(
+        self, location: PostgresLocation, url: str | None = None, *, patient: bool = False
+    ) -> None:
+        """Connects. Raises psycopg's errors, or `EngineTooOld`.
+
+        `patient`: a statement may take as long as it takes."""
         self.location = location
         self.is_direct = url is not None or not location.is_pooled
-        self.psycopg = psycopg.connect(
+        self.psycopg = _Bounded.connect(
             url or location.url,
             autocommit=True,
             prepare_threshold=None,
@@ -41,6 +54,7 @@ class Connection:
             keepalives_count=3,
             tcp_user_timeout=round(location.answer_s * 1000),
         )
+        self.psycopg.limit_s = None if patient else location.answer_s
         try:
             self._check_server()
             if self.is_direct:

@@ -102,7 +102,7 @@ class PostgresMovable:
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
-        db = Connection(self._location, self._location.direct_url)
+        db = Connection(self._location, self._location.direct_url, patient=True)
         try:
             yield db
         finally:
