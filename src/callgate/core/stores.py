@@ -21,6 +21,7 @@ be asked for is closed: the reads below and the ops in `ops`.
     ├── StoreTooNew             written by a newer callgate
     ├── EngineTooOld            a database server of a version that is not supported
     ├── MissingPackage          what the engine needs is not installed
+    ├── StoreMisconfigured      the settings name no store that could be there
     └── StoreClosed             used after `close`
 
 After `StoreUnwritable` the outcome may be unknown: the same ops, with the same ids, may be
@@ -418,6 +419,10 @@ class EngineTooOld(StoreError):
 class MissingPackage(StoreError):
     def __init__(self, setting: str, package: str) -> None:
         super().__init__(f"{setting} needs a package that is not installed: {package}.")
+
+
+class StoreMisconfigured(StoreError):
+    pass
 
 
 class StoreClosed(StoreError):

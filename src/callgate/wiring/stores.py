@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 
 from callgate.config.home import Home
+from callgate.config.load import SettingsError
 from callgate.config.schema import StoreTable
 from callgate.core.stores import MissingPackage, Store
 
@@ -41,15 +42,24 @@ async def open_store(
 
 def postgres_location(table: StoreTable) -> PostgresLocation:
     """Raises `MissingPackage` or `SettingsError`."""
+    import urllib.parse  # lazy: few have one  # noqa: PLC0415
+
     try:
-        import psycopg  # lazy: few have one  # noqa: F401, PLC0415
+        from psycopg import ProgrammingError, conninfo  # lazy: as above  # noqa: PLC0415
     except ImportError as error:
         raise MissingPackage("[store] url", "callgate[postgres]") from error
     from callgate.config.store_table import store_url  # lazy: as above  # noqa: PLC0415
     from callgate.storage.postgres.location import PostgresLocation  # lazy: as above  # noqa: PLC0415
 
+    url = store_url(table, os.environ) or ""
+    for key, text in {"url": url, "listen_url": table.listen_url or "none"}.items():
+        try:
+            conninfo.conninfo_to_dict("" if text == "none" else text)
+            urllib.parse.urlsplit(text)
+        except (ProgrammingError, ValueError):  # which say the whole of it, with the password
+            raise SettingsError(f"[store] {key}", None, "is no address of a database") from None
     return PostgresLocation(
-        url=store_url(table, os.environ) or "",
+        url=url,
         listen_url=table.listen_url,
         schema=table.schema,
         readers=table.readers,
