@@ -20,7 +20,9 @@ import pytest
 from callgate.cli.doctor.findings import Level
 from callgate.cli.doctor.stores import problems
 from callgate.config.schema import StoreTable
+from callgate.storage.moving import NotMovable
 from callgate.storage.postgres.inspection import Inspection, inspect, shares_sessions
+from callgate.storage.postgres.moving import PostgresMovable
 from tests import postgres
 from tests.unit.cli.running import callgate, installed
 
@@ -195,6 +197,10 @@ def test_a_standby_is_recognised(cluster: postgres.Cluster, tmp_path: Path) -> N
         shutil.rmtree(copy.data)
         copy._run("pg_basebackup", "-D", str(copy.data), "-h", str(cluster.directory), "-U", "callgate", "-R")
         copy.start()
-        assert inspect(copy.location()).is_standby
+        location = copy.location()
+        assert inspect(location).is_standby
+        for use in (PostgresMovable(location).reading, PostgresMovable(location).writing):
+            with pytest.raises(NotMovable, match="standby"), use():
+                pass
     finally:
         copy.remove()

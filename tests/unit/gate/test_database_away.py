@@ -6,7 +6,7 @@ import asyncio
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ class Used:
 
 
 @asynccontextmanager
-async def used(home: Path, workspace: Path) -> AsyncIterator[Used]:
+async def used(home: Path, workspace: Path, before_answer: Callable[[], None] = lambda: None) -> AsyncIterator[Used]:
     ran: list[int] = []
     asked: list[str] = []
 
@@ -105,6 +105,7 @@ async def used(home: Path, workspace: Path) -> AsyncIterator[Used]:
 
     async def yes(question: Any) -> bool:
         asked.append(question.id)
+        before_answer()
         return True
 
     async with Gate(workspace=workspace, tools=[put, think], home=home, confirm=yes) as gate:
@@ -118,7 +119,7 @@ async def assert_all_is_recorded(home: Path, location: PostgresLocation, answere
     async with await PostgresStore.open(location) as store:
         [events] = (await all_events(store)).values()
         assert await store.outbox() == []
-        assert await store.open_calls() == []
+        assert [*await store.open_calls(), *await store.open_confirmations()] == []
     assert len({event.id for event in events}) == len(events)
     ends = [event.payload["call_id"] for event in events if event.type in TERMINAL]
     assert ends == answered
@@ -144,6 +145,26 @@ async def test_reads_go_on_effects_are_refused_and_it_comes_back_by_itself(
             cluster.start()
             await use.until_it_is_back()
             await use.reads()
+    await assert_all_is_recorded(home, location, use.answered)
+
+
+async def test_an_answer_that_cannot_be_kept_lets_nothing_run(
+    home: Path, tmp_path: Path, cluster: postgres.Cluster, location: PostgresLocation
+) -> None:
+    """The database goes away while a person is asked."""
+
+    def leave() -> None:
+        if len(use.asked) == 1:
+            cluster.stop()
+
+    async with used(home, tmp_path, before_answer=lambda: leave()) as use:
+        await use.reads()
+        result, took = await use.call("put")
+        assert result.error is not None and result.error.reason == "store_unwritable"
+        assert took < LIMIT_S and use.ran == []
+        cluster.start()
+        await use.until_it_is_back()
+        assert len(use.ran) == 1
     await assert_all_is_recorded(home, location, use.answered)
 
 

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import apsw
+import psycopg
 import pytest
 
 from callgate.core.ops import NewSession, PutSecret
@@ -25,6 +27,7 @@ from callgate.storage.moving import (
     StoreNotEmpty,
     move,
 )
+from callgate.storage.postgres.connections import Connection
 from callgate.storage.postgres.location import PostgresLocation
 from callgate.storage.postgres.moving import PostgresContents, PostgresMovable
 from callgate.storage.postgres.store import PostgresStore
@@ -33,6 +36,7 @@ from callgate.storage.sqlite.moving import SqliteMovable
 from callgate.storage.sqlite.store import SqliteStore
 from tests import postgres
 from tests.contract.stores import append, new_session
+from tests.needs import needs
 from tests.unit.storage.disks import Disk
 from tests.unit.storage.moves import fill, many_events, movable, reap, seen
 
@@ -237,6 +241,58 @@ async def test_a_database_that_goes_away_leaves_the_target_empty(tmp_path: Path,
         assert await seen_in_home(tmp_path / "a", known) == before
         move(sqlite(tmp_path / "a"), PostgresMovable(location))
         assert await seen_in_database(location, known) == before
+
+
+async def test_a_commit_whose_answer_is_lost_is_found_by_the_next_move(
+    tmp_path: Path, location: PostgresLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled_home(tmp_path / "a")
+    run = Connection.run
+
+    def lost(self: Connection, statement: str, *values: Any) -> int:
+        done = run(self, statement, *values)
+        if statement == "commit" and PostgresMovable(location).held():
+            raise psycopg.OperationalError("the connection is lost")
+        return done
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Connection, "run", lost)
+        with pytest.raises(MoveInterrupted, match="is not known: move again, which tells"):
+            move(sqlite(tmp_path / "a"), PostgresMovable(location))
+    assert move(sqlite(tmp_path / "a"), PostgresMovable(location)).was_there
+
+
+@needs("root")
+async def test_a_full_disk_of_the_database_leaves_it_empty(tmp_path: Path) -> None:
+    await filled_home(tmp_path / "a")
+    async with await SqliteStore.open(str(tmp_path / "a")) as store:
+        await many_events(store, 20, 1_000)
+    with postgres.running() as cluster, small_disk(cluster) as place:
+        with psycopg.connect(cluster.url, autocommit=True) as db:
+            db.execute(f"create tablespace small location '{place}'")
+            db.execute("alter role callgate set default_tablespace = small")
+        location = cluster.location()
+        with pytest.raises(MoveInterrupted, match="disk is full"):
+            move(sqlite(tmp_path / "a"), PostgresMovable(location))
+        assert PostgresMovable(location).held() == {}
+        with psycopg.connect(cluster.url, autocommit=True) as db:
+            db.execute(f'drop schema "{location.schema}" cascade')
+
+
+@contextmanager
+def small_disk(cluster: postgres.Cluster) -> Iterator[Path]:
+    place = cluster.directory / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("needs to mount")
+    try:
+        owner = cluster.directory.stat()
+        os.chown(place, owner.st_uid, owner.st_gid)
+        yield place
+    finally:
+        cluster.stop(signal.SIGINT)
+        subprocess.run(["umount", str(place)], check=True)
 
 
 @pytest.mark.parametrize("nth", [1, 10, 60, 200])

@@ -67,6 +67,7 @@ class PostgresMovable:
     def reading(self) -> Iterator[PostgresContents]:
         """No row can be added or changed meanwhile."""
         with self._troubled(), self._connected() as db:
+            self._ensure_primary(db)
             if not _has_tables(db):
                 raise NotMovable(f"{self.place} holds no store.")
             migrate(db)
@@ -81,6 +82,7 @@ class PostgresMovable:
     @contextmanager
     def writing(self) -> Iterator[EmptyContents]:
         with self._troubled(), self._connected() as db:
+            self._ensure_primary(db)
             migrate(db)
             committing = False
             try:
@@ -99,6 +101,11 @@ class PostgresMovable:
                     ) from error
                 raise
             _analyze(db)
+
+    def _ensure_primary(self, db: Connection) -> None:
+        [(is_standby,)] = db.fetch("select pg_is_in_recovery()")
+        if is_standby:
+            raise NotMovable(f"{self.place} is a standby: name the primary.")
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
