@@ -17,6 +17,7 @@ from callgate import Gate, tool
 from callgate.audit.reading import newest_first
 from callgate.core.errors import ToolErrorClass
 from callgate.core.events import CALLED, TERMINAL
+from callgate.dispatch import record_writer
 from callgate.storage.postgres.location import PostgresLocation
 from callgate.storage.postgres.store import PostgresStore
 from tests import postgres
@@ -146,6 +147,27 @@ async def test_reads_go_on_effects_are_refused_and_it_comes_back_by_itself(
             await use.until_it_is_back()
             await use.reads()
     await assert_all_is_recorded(home, location, use.answered)
+
+
+async def test_records_that_are_in_the_log_are_cleared_once_it_is_back(
+    home: Path,
+    tmp_path: Path,
+    cluster: postgres.Cluster,
+    location: PostgresLocation,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the process itself: it may live for months."""
+    monkeypatch.setattr(record_writer, "CLEAR_S", 0.0)  # while it is away
+    async with used(home, tmp_path) as use:
+        assert (await use.call("put"))[0].ok
+        cluster.stop()
+        for _ in range(5):
+            await use.refused()
+        cluster.start()
+        await use.until_it_is_back()
+        async with await PostgresStore.open(location) as store, asyncio.timeout(LIMIT_S):
+            while await store.outbox() or len(await _ended(store)) < len(use.answered):
+                await asyncio.sleep(0.05)
 
 
 async def test_an_answer_that_cannot_be_kept_lets_nothing_run(
