@@ -191,16 +191,18 @@ def move(
     source: MovableStore,
     target: MovableStore,
     tell: Callable[[Step], None] = lambda step: None,
+    before_commit: Callable[[], None] = lambda: None,
     committed: Callable[[], None] = lambda: None,
 ) -> Moved:
-    """Move everything. `committed` is called at the end, while nobody can use the source yet.
+    """Move everything. If `before_commit` raises, nothing was moved; `committed` is called at the
+    end. During both nobody can write to the source.
 
     A target that holds exactly what the source holds is left as it is: an earlier move may have
     ended without knowing that it had succeeded.
     """
     with source.reading() as reader:
         try:
-            moved = _fill(reader, target, tell)
+            moved = _fill(reader, target, tell, before_commit)
         except StoreNotEmpty:
             found = _same(reader, target, tell)
             if found is None:
@@ -211,12 +213,18 @@ def move(
     return moved
 
 
-def _fill(reader: Contents, target: MovableStore, tell: Callable[[Step], None]) -> Moved:
+def _fill(
+    reader: Contents,
+    target: MovableStore,
+    tell: Callable[[Step], None],
+    before_commit: Callable[[], None],
+) -> Moved:
     with target.writing() as writer:
         numbers = reader.numbers()
         copied = {table: _copy(reader, writer, table, tell) for table in TABLES}
         writer.set_numbers(numbers)
         _verify(writer, copied, numbers, tell)
+        before_commit()
     return Moved(tables=copied, numbers=numbers)
 
 

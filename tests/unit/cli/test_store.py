@@ -188,6 +188,13 @@ def test_what_cannot_be_meant_is_said(home: Path, tmp_path: Path, words: tuple[s
     assert ran.code == 2 and says in ran.err
 
 
+def test_a_store_is_not_moved_onto_itself(home: Path, tmp_path: Path, location: PostgresLocation) -> None:
+    store = f'url = "{location.url}"\nschema = "{location.schema}"\nreaders = 4'
+    (home / "settings.toml").write_text(f"[store]\n{store}\n")
+    ran = callgate(*moves(location, "--yes"), cwd=tmp_path)
+    assert ran.code == 2 and "moved from" in ran.err
+
+
 def test_a_tool_cannot_move_the_store(home: Path, tmp_path: Path, location: PostgresLocation) -> None:
     ran = callgate(*moves(location, "--yes"), cwd=tmp_path, env={MARK: "1"})
     assert ran.code == 3

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +26,7 @@ from callgate.storage.moving import (
     MoveMismatch,
     NotMovable,
     Step,
+    StoreInUse,
     StoreNotEmpty,
     move,
 )
@@ -92,6 +95,18 @@ async def test_everything_is_the_same_in_the_database_and_back_in_a_file(
     assert await seen_in_home(tmp_path / "a", known) == before
 
 
+@pytest.mark.parametrize("major", [*postgres.installations()][1:])
+async def test_every_version_of_the_database_holds_the_same(tmp_path: Path, major: int) -> None:
+    known = await filled_home(tmp_path / "a")
+    with postgres.running(major) as newer:
+        location = newer.location()
+        moved = move(sqlite(tmp_path / "a"), PostgresMovable(location))
+        assert await seen_in_database(location, known) == await seen_in_home(tmp_path / "a", known)
+        elsewhere = newer.location()
+        assert move(PostgresMovable(location), PostgresMovable(elsewhere)).tables == moved.tables
+        assert await seen_in_database(elsewhere, known) == await seen_in_home(tmp_path / "a", known)
+
+
 async def test_what_is_new_in_the_target_comes_after_every_cursor_of_the_source(
     tmp_path: Path, location: PostgresLocation
 ) -> None:
@@ -157,6 +172,38 @@ async def test_nobody_can_write_to_the_source_while_it_is_moved(tmp_path: Path, 
         with PostgresMovable(location).reading():
             with pytest.raises(StoreUnwritable):
                 await store.commit(late)
+
+
+async def test_whoever_comes_while_it_is_moved_stops_the_move(tmp_path: Path, location: PostgresLocation) -> None:
+    await filled_home(tmp_path / "a")
+    source = sqlite(tmp_path / "a")
+
+    def ensure_unused() -> None:
+        if living := source.living():
+            raise StoreInUse(source.place, living)
+
+    late: list[Any] = []
+    loop = asyncio.get_running_loop()
+    async with await SqliteStore.open(str(tmp_path / "a")) as store:
+
+        def tell(step: Step) -> None:
+            if not late:
+                commit = NewSession(session="sess_late", workspace="/w", at=1.0)
+                late.append(asyncio.run_coroutine_threadsafe(_committed(store, commit), loop))
+            if step.doing == "verifying" and step.table == "pruned_events":
+                until = time.monotonic() + 30
+                while not source.living():
+                    assert time.monotonic() < until
+
+        with pytest.raises(StoreInUse):
+            await asyncio.to_thread(move, source, PostgresMovable(location), tell, ensure_unused)
+        await asyncio.wrap_future(late[0])  # it waited, and is in the source
+        assert (await store.get_session("sess_late")).workspace == "/w"
+    assert PostgresMovable(location).held() == {}
+
+
+async def _committed(store: SqliteStore, op: NewSession) -> None:
+    await store.commit(op)
 
 
 def _steps() -> list[tuple[str, str, int]]:

@@ -45,10 +45,7 @@ def move(options: Namespace) -> int:
     home = Home.from_environment()
     with explained():
         target = _table(options.to, "--to", options.schema)
-        source = _source(home, options, target)
-        if source == target:
-            raise CliError("--to names the store that everything is moved from")
-        return _move(home, source, target, options)
+        return _move(home, _source(home, options, target), target, options)
 
 
 def _source(home: Home, options: Namespace, target: StoreTable) -> StoreTable:
@@ -72,6 +69,8 @@ def _table(words: str, option: str, schema: str | None) -> StoreTable:
 
 def _move(home: Home, source: StoreTable, target: StoreTable, options: Namespace) -> int:
     here, there = movable_store(home, source), movable_store(home, target)
+    if here.place == there.place:
+        raise CliError("--to names the store that everything is moved from")
     _ensure_unused(home, here, there)
     if options.dry_run:
         return _show_plan(here, there, options)
@@ -87,7 +86,8 @@ def _move(home: Home, source: StoreTable, target: StoreTable, options: Namespace
             written.append(home.settings)
 
     with _progress(options) as tell:
-        moved = move_all(here, there, tell, committed)
+        # Whoever has come meanwhile waits to write to what is left behind.
+        moved = move_all(here, there, tell, lambda: _ensure_unused(home, here), committed)
     if options.json:
         print_json(_as_json(here, there, moved, target, written=bool(written)))
     else:
