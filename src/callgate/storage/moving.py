@@ -109,7 +109,7 @@ class MovableStore(Protocol):
         Raises `StoreNotEmpty` or another `StoreError`."""
         ...
 
-    def held(self) -> Mapping[str, int]:
+    def row_counts(self) -> Mapping[str, int]:
         """How many rows it has in each table that has any; nothing is made or changed."""
         ...
 
@@ -130,8 +130,8 @@ class StoreInUse(StoreError):
 class NotMovable(StoreError):
     """Something that the target cannot hold."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} Nothing was moved.")
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem} Nothing was moved.")
 
 
 class MoveInterrupted(StoreError):
@@ -168,7 +168,7 @@ class TableSum(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class Moved(msgspec.Struct, frozen=True, kw_only=True):
+class MoveReport(msgspec.Struct, frozen=True, kw_only=True):
     """What is in the target now, as both sides say."""
 
     tables: Mapping[str, TableSum]
@@ -193,7 +193,7 @@ def move(
     tell: Callable[[Step], None] = lambda step: None,
     before_commit: Callable[[], None] = lambda: None,
     committed: Callable[[], None] = lambda: None,
-) -> Moved:
+) -> MoveReport:
     """Move everything. If `before_commit` raises, nothing was moved; `committed` is called at the
     end. During both nobody can write to the source.
 
@@ -218,17 +218,19 @@ def _fill(
     target: MovableStore,
     tell: Callable[[Step], None],
     before_commit: Callable[[], None],
-) -> Moved:
+) -> MoveReport:
     with target.writing() as writer:
         numbers = reader.numbers()
         copied = {table: _copy(reader, writer, table, tell) for table in TABLES}
         writer.set_numbers(numbers)
         _verify(writer, copied, numbers, tell)
         before_commit()
-    return Moved(tables=copied, numbers=numbers)
+    return MoveReport(tables=copied, numbers=numbers)
 
 
-def _same(reader: Contents, target: MovableStore, tell: Callable[[Step], None]) -> Moved | None:
+def _same(
+    reader: Contents, target: MovableStore, tell: Callable[[Step], None]
+) -> MoveReport | None:
     """What both hold; None where they differ."""
     with target.reading() as held:
         if any(held.count(table) != reader.count(table) for table in TABLES):
@@ -236,7 +238,7 @@ def _same(reader: Contents, target: MovableStore, tell: Callable[[Step], None]) 
         sums = {table: _sum("comparing", reader, table, tell) for table in TABLES}
         if any(_sum("comparing", held, table, tell) != sums[table] for table in TABLES):
             return None
-        return Moved(tables=sums, numbers=reader.numbers(), was_there=True)
+        return MoveReport(tables=sums, numbers=reader.numbers(), was_there=True)
 
 
 def _copy(

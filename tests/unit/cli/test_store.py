@@ -170,7 +170,7 @@ async def test_a_target_with_something_in_it_is_refused(home: Path, tmp_path: Pa
         await new_session(store)
     ran = callgate(*moves(location, "--yes", "--json"), cwd=tmp_path)
     assert (ran.code, ran.json["error"]["reason"]) == (1, "store_unusable")
-    assert PostgresMovable(location).held() == {"sessions": 1}
+    assert PostgresMovable(location).row_counts() == {"sessions": 1}
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ async def test_a_person_is_asked(home: Path, tmp_path: Path, location: PostgresL
     asked = AtTerminal(*moves(location), cwd=tmp_path)
     assert "Move all of it?" in asked.asked(mark="Move all of it?")
     assert asked.answer("n\r").end().code == 3
-    assert PostgresMovable(location).held() == {}
+    assert PostgresMovable(location).row_counts() == {}
 
 
 async def test_status_tells_of_the_file(home: Path, tmp_path: Path) -> None:

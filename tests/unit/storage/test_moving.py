@@ -199,7 +199,7 @@ async def test_whoever_comes_while_it_is_moved_stops_the_move(tmp_path: Path, lo
             await asyncio.to_thread(move, source, PostgresMovable(location), tell, ensure_unused)
         await asyncio.wrap_future(late[0])  # it waited, and is in the source
         assert (await store.get_session("sess_late")).workspace == "/w"
-    assert PostgresMovable(location).held() == {}
+    assert PostgresMovable(location).row_counts() == {}
 
 
 async def _committed(store: SqliteStore, op: NewSession) -> None:
@@ -240,7 +240,7 @@ async def test_killed_at_any_step_the_target_is_empty_and_the_source_as_it_was(
     )
     assert died.returncode == -signal.SIGKILL
     _wait_until_free(names[1], location)
-    assert movable(names[1]).held() == {}
+    assert movable(names[1]).row_counts() == {}
     assert await seen_in_home(home, known) == before
     done = move(movable(names[0]), movable(names[1]))
     assert not done.was_there
@@ -282,9 +282,9 @@ async def test_a_database_that_goes_away_leaves_the_target_empty(tmp_path: Path,
         with pytest.raises(MoveInterrupted, match="source is as it was, and the target is empty"):
             move(sqlite(tmp_path / "a"), PostgresMovable(location), tell)
         with pytest.raises(MoveInterrupted, match="cannot be reached"):
-            PostgresMovable(location).held()
+            PostgresMovable(location).row_counts()
         cluster.start()
-        assert PostgresMovable(location).held() == {}
+        assert PostgresMovable(location).row_counts() == {}
         assert await seen_in_home(tmp_path / "a", known) == before
         move(sqlite(tmp_path / "a"), PostgresMovable(location))
         assert await seen_in_database(location, known) == before
@@ -298,7 +298,7 @@ async def test_a_commit_whose_answer_is_lost_is_found_by_the_next_move(
 
     def lost(self: Connection, statement: str, *values: Any) -> int:
         done = run(self, statement, *values)
-        if statement == "commit" and PostgresMovable(location).held():
+        if statement == "commit" and PostgresMovable(location).row_counts():
             raise psycopg.OperationalError("the connection is lost")
         return done
 
@@ -321,7 +321,7 @@ async def test_a_full_disk_of_the_database_leaves_it_empty(tmp_path: Path) -> No
         location = cluster.location()
         with pytest.raises(MoveInterrupted, match="disk is full"):
             move(sqlite(tmp_path / "a"), PostgresMovable(location))
-        assert PostgresMovable(location).held() == {}
+        assert PostgresMovable(location).row_counts() == {}
         with psycopg.connect(cluster.url, autocommit=True) as db:
             db.execute(f'drop schema "{location.schema}" cascade')
 
@@ -354,7 +354,7 @@ async def test_a_full_disk_leaves_the_file_empty(tmp_path: Path, location: Postg
         move(PostgresMovable(location), sqlite(tmp_path / "b", disk.name))
     assert disk.failed
     disk.heal()
-    assert sqlite(tmp_path / "b").held() == {}
+    assert sqlite(tmp_path / "b").row_counts() == {}
     move(PostgresMovable(location), sqlite(tmp_path / "b"))
     assert await seen_in_home(tmp_path / "b", known) == await seen_in_home(tmp_path / "a", known)
 
@@ -373,7 +373,7 @@ async def test_a_damaged_file_is_refused_with_what_could_be_saved_of_it(
     with pytest.raises(StoreDamaged, match=r"What could be read is in .*callgate\.db\.saved-"):
         move(sqlite(tmp_path / "a"), PostgresMovable(location))
     assert path.read_bytes() == data
-    assert PostgresMovable(location).held() == {}
+    assert PostgresMovable(location).row_counts() == {}
 
 
 async def test_a_name_that_postgresql_cannot_hold_is_said(tmp_path: Path, location: PostgresLocation) -> None:
@@ -381,7 +381,7 @@ async def test_a_name_that_postgresql_cannot_hold_is_said(tmp_path: Path, locati
         await store.commit(PutSecret(name="a\0b", value="x"))
     with pytest.raises(NotMovable, match="NUL"):
         move(sqlite(tmp_path / "a"), PostgresMovable(location))
-    assert PostgresMovable(location).held() == {}
+    assert PostgresMovable(location).row_counts() == {}
 
 
 async def test_a_target_that_gives_back_something_else_is_not_committed(
@@ -400,7 +400,7 @@ async def test_a_target_that_gives_back_something_else_is_not_committed(
     )
     with pytest.raises(MoveMismatch):
         move(sqlite(tmp_path / "a"), PostgresMovable(location))
-    assert PostgresMovable(location).held() == {}
+    assert PostgresMovable(location).row_counts() == {}
 
 
 async def test_a_source_that_is_not_there_is_refused(tmp_path: Path, location: PostgresLocation) -> None:

@@ -26,7 +26,7 @@ from callgate.config.schema import StoreTable
 from callgate.config.store_table import store_table
 from callgate.core.errors import ToolErrorClass
 from callgate.core.stores import StoreError
-from callgate.storage.moving import MovableStore, Moved, Step, StoreInUse
+from callgate.storage.moving import MovableStore, MoveReport, Step, StoreInUse
 from callgate.storage.moving import move as move_all
 from callgate.storage.sqlite.files import Location
 from callgate.surfaces.socket.instances import running
@@ -137,7 +137,7 @@ async def _ask(here: MovableStore, there: MovableStore) -> None:
             error_class=ToolErrorClass.PERMISSION_DENIED,
             reason="no_confirmer",
         )
-    lines = [f"  from {here.place}", f"  to   {there.place}", *_counts(here.held())]
+    lines = [f"  from {here.place}", f"  to   {there.place}", *_counts(here.row_counts())]
     if not await agreed(tty, Lines(lines), "Move all of it?"):
         raise CliError(
             "nothing was moved", error_class=ToolErrorClass.USER_DENIED, reason="user_denied"
@@ -149,7 +149,7 @@ def _counts(rows: Mapping[str, int]) -> list[str]:
 
 
 def _show_plan(here: MovableStore, there: MovableStore, options: Namespace) -> int:
-    rows, held = here.held(), there.held()
+    rows, held = here.row_counts(), there.row_counts()
     if options.json:
         print_json(
             {"dry_run": True, "from": here.place, "to": there.place, "rows": rows, "held": held}
@@ -182,7 +182,7 @@ def _progress(options: Namespace) -> Iterator[Any]:
 
 
 def _as_json(
-    here: MovableStore, there: MovableStore, moved: Moved, target: StoreTable, *, written: bool
+    here: MovableStore, there: MovableStore, moved: MoveReport, target: StoreTable, *, written: bool
 ) -> dict[str, Any]:
     return {
         "dry_run": False,
@@ -201,7 +201,7 @@ def _show_moved(
     source: StoreTable,
     target: StoreTable,
     places: tuple[str, str],
-    moved: Moved,
+    moved: MoveReport,
     written: bool,
 ) -> None:
     done = "was moved before" if moved.was_there else "moved"
@@ -304,7 +304,7 @@ def _file(home: Home) -> dict[str, Any]:
     found: dict[str, Any] = {"engine": "SQLite", "place": location.path, "reachable": True}
     try:
         size = os.path.getsize(location.path) if os.path.exists(location.path) else 0
-        rows = dict(store.held())
+        rows = dict(store.row_counts())
     except (StoreError, OSError) as error:
         return {**found, "reachable": False, "problem": str(error)}
     return {**found, "bytes": size, "rows": rows, "processes": _names(store.living())}

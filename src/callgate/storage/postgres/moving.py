@@ -58,7 +58,7 @@ class PostgresMovable:
             living = owners.living(db, known)
             return [each for each in known if each in living]
 
-    def held(self) -> Mapping[str, int]:
+    def row_counts(self) -> Mapping[str, int]:
         with self._troubled(), self._connected() as db:
             check_format(db)
             return _filled(PostgresContents(db, self.place)) if _has_tables(db) else {}

@@ -59,7 +59,7 @@ class SqliteMovable:
         found = [name.removesuffix(".lock") for name in names if name.startswith("own_")]
         return [each for each in found if owners.alive(each)]
 
-    def held(self) -> Mapping[str, int]:
+    def row_counts(self) -> Mapping[str, int]:
         with self._troubled():
             db = open_reader(self._location)
             try:
