@@ -164,6 +164,7 @@ class PostgresStore(ThreadedStore[Connection]):
 
     def _look_for_return(self) -> None:
         if self._looking is None and not self._closed:
+            _log.warning("%s is away; what needs it is refused meanwhile", self.location.place)
             self._looking = start_task(self._await_return())
 
     async def _await_return(self) -> None:
