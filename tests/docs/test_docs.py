@@ -17,6 +17,7 @@ import pytest
 
 from callgate.config.home import Home
 from callgate.config.load import load_user
+from tests import postgres
 from tests.needs import missing, needs
 
 PROJECT = Path(__file__).parents[2]
@@ -59,6 +60,16 @@ def test_every_settings_snippet_is_valid(block: str, home: Path) -> None:
     load_user(Home(str(home)))
 
 
+_DATABASE = "CALLGATE_STORE_URL"
+
+
+@pytest.fixture
+def database() -> Iterator[str]:
+    """The address of a PostgreSQL, for the pages that use one."""
+    with postgres.running() as cluster:
+        yield cluster.url
+
+
 def commands(page: Path) -> list[tuple[str, str]]:
     """Each command of a page, with what it prints; `...` stands for anything."""
     steps = []
@@ -70,13 +81,14 @@ def commands(page: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=name)
-def test_every_command_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+def test_every_command_prints_what_the_page_shows(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """From top to bottom, in one workspace and one home."""
     if "--lang node" in str(commands(page)) and (reason := missing("node")):
         pytest.skip(reason)
     workspace = tmp_path / "project"
     workspace.mkdir()
     (workspace / "README.md").write_text("# A small project\n\nIt has seven words in it.\n")
+    database = request.getfixturevalue("database") if _DATABASE in str(commands(page)) else ""
     for command, printed in commands(page):
         ran = subprocess.run(
             ["bash", "--norc", "-c", command],
@@ -85,7 +97,7 @@ def test_every_command_prints_what_the_page_shows(page: Path, tmp_path: Path) ->
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=environment(),
+            env={**environment(), _DATABASE: database},
             start_new_session=True,
             timeout=60,
         )

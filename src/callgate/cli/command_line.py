@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "work": ("chat", "run", "tools", "call", "preview", "undo", "parse"),
     "permissions": ("policy", "trust", "confirmations"),
-    "records": ("watch", "audit", "events", "sessions", "prune"),
+    "records": ("watch", "audit", "events", "sessions", "prune", "store"),
     "setup": ("init", "doctor", "keys", "auth", "completion"),
     "sources": ("host", "hosts", "mcp"),
     "knowledge": ("skills", "memory"),

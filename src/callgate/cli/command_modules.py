@@ -83,6 +83,8 @@ def command_function(name: str) -> Callable[[Namespace], int]:
             from callgate.cli.serving import status as module  # lazy: when it runs
         case ["stop"]:
             from callgate.cli.serving import stop as module  # lazy: when it runs
+        case ["store", _]:
+            from callgate.cli.commands import store as module  # lazy: when it runs
         case ["tools"]:
             from callgate.cli.commands import tools as module  # lazy: when it runs
         case ["trust"]:

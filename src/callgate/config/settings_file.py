@@ -11,7 +11,7 @@ from typing import Any
 from callgate.config.home import Home
 from callgate.config.load import load_changed
 from callgate.config.locks import alone_in
-from callgate.config.toml_edits import with_first, with_table, without_table
+from callgate.config.toml_edits import with_first, with_table, without_table, without_top_table
 from callgate.core.directories import write_private
 
 
@@ -45,6 +45,13 @@ class SettingsFile:
     def remove(self, parent: str, name: str) -> None:
         """Raises `NotATableError` where it is not a table of its own."""
         self._replace(without_table(self.text, parent, name))
+
+    def set_table(self, name: str, table: Mapping[str, Any]) -> None:
+        """Put a table in the place of one with this name; an empty one: have none.
+
+        Raises `NotATableError` where it is not a table of its own."""
+        text = without_top_table(self.text, name)
+        self._replace(with_table(text, (name,), table) if table else text)
 
     def write(self) -> None:
         """For its owner alone: it may hold what proves who someone is."""

@@ -42,30 +42,15 @@ class SharedStore(msgspec.Struct, frozen=True, kw_only=True):
     def owner_id(self) -> str:
         return owner_id(self.home.id)
 
-    def location(self) -> PostgresLocation:
-        """Of one on PostgreSQL. Raises `MissingPackage`."""
-        try:
-            from callgate.storage.postgres.location import PostgresLocation  # lazy: few have one  # noqa: PLC0415
-        except ImportError as error:
-            raise MissingPackage("[store] url", "callgate[postgres]") from error
-        return PostgresLocation(
-            url=self.url,
-            listen_url=self.table.listen_url,
-            schema=self.table.schema,
-            readers=self.table.readers,
-        )
-
     async def open(
         self, *, owner: str | None = None, before_commit: Callable[[], None] = _nothing
     ) -> Store:
         """Raises `StoreError`; never because a database cannot be reached now."""
         owner = owner or self.owner_id()
         if is_database(self.url):
-            location = self.location()
-            try:
-                from callgate.storage.postgres.store import PostgresStore  # lazy: as above  # noqa: PLC0415
-            except ImportError as error:
-                raise MissingPackage("[store] url", "callgate[postgres]") from error
+            location = postgres_location(self.table)
+            from callgate.storage.postgres.store import PostgresStore  # lazy: few have one  # noqa: PLC0415
+
             return await PostgresStore.open(
                 location, home=self.directory, owner=owner, before_commit=before_commit
             )
@@ -89,6 +74,26 @@ async def open_store(
     from callgate.storage.sqlite.store import SqliteStore  # lazy: once something is stored  # noqa: PLC0415
 
     return await SqliteStore.open(home.path, owner=owner, before_commit=before_commit)
+
+
+def postgres_location(table: StoreTable) -> PostgresLocation:
+    """Raises `MissingPackage` or `SettingsError`."""
+    try:
+        from psycopg import ProgrammingError, conninfo  # lazy: few have one  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingPackage("[store] url", "callgate[postgres]") from error
+    from callgate.storage.postgres.location import PostgresLocation  # lazy: as above  # noqa: PLC0415
+
+    url = store_url(table, os.environ)
+    for key, text in {"url": url, "listen_url": table.listen_url or "none"}.items():
+        try:
+            conninfo.conninfo_to_dict("" if text == "none" else text)
+            urlsplit(text)
+        except (ProgrammingError, ValueError):  # which say the whole of it, with the password
+            raise SettingsError(f"[store] {key}", None, "is no address of a database") from None
+    return PostgresLocation(
+        url=url, listen_url=table.listen_url, schema=table.schema, readers=table.readers
+    )
 
 
 def configured_store(home: Home) -> SharedStore | None:
@@ -118,16 +123,44 @@ def shared_store(home: Home, table: StoreTable) -> SharedStore | None:
     from callgate.config.home_ids import home_id  # lazy: most homes share nothing  # noqa: PLC0415
     from callgate.sessions.homes import HomeIdentity  # lazy: as above  # noqa: PLC0415
 
-    url = _url(home, table, os.environ)
+    url = store_url(table, os.environ)
     identity = HomeIdentity(id=home_id(home), lost_after_s=table.lost_after_minutes * 60)
     return SharedStore(table=table, url=url, home=identity, directory=home.path)
 
 
-def _url(home: Home, table: StoreTable, environ: Mapping[str, str]) -> str:
+def store_url(table: StoreTable, environ: Mapping[str, str]) -> str:
+    """Raises `SettingsError` for a variable that names none."""
     if table.url_env is None:
         return table.url or ""
     url = environ.get(table.url_env, "")
     if not is_database(url):
-        problem = f"[store] url_env: the variable {table.url_env} has no postgresql:// address"
-        raise SettingsError(home.settings, None, problem)
+        problem = f"the environment variable {table.url_env} is not set to a postgresql:// address"
+        raise SettingsError("[store] url_env", None, problem)
     return url
+
+
+def store_table(home: Home) -> StoreTable:
+    """What the settings say of the store, also where something else is wrong with them. Raises
+    `SettingsError` where they name a store and cannot be read."""
+    try:
+        return load_user(home)[0].store
+    except SettingsError:
+        table = _table_alone(home)
+        if table is None:
+            raise
+        return table
+
+
+def _table_alone(home: Home) -> StoreTable | None:
+    """The table of the store in settings of which something else is wrong; None: unknown."""
+    import tomllib  # lazy: few settings are wrong  # noqa: PLC0415
+
+    try:
+        with open(home.settings, "rb") as file:
+            data = file.read()
+        table = msgspec.convert(tomllib.loads(data.decode()).get("store", {}), StoreTable)
+    except OSError:
+        return None
+    except (ValueError, msgspec.ValidationError):
+        return None if b"store" in data else StoreTable()
+    return table if table.url is None or is_database(table.url) else None

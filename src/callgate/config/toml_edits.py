@@ -4,6 +4,7 @@
     with_table(text, ("mcp", "docs"), …)   the text with that table at its end
     with_first(text, "model", "...")       the text with a key on top, before any table
     without_table(text, "mcp", "docs")     the text without that table and the tables inside
+    without_top_table(text, "store")       the text without a table that stands by itself
 
 tomlkit writes values and finds tables. What is added stands at the end or on top of the text, so
 the rest keeps its bytes whatever tomlkit makes of it. Imported only by commands that edit
@@ -59,6 +60,24 @@ def without_table(text: str, parent: str, name: str) -> str:
     edited = _cut(text, parent, name)
     if _without_empty(tomllib.loads(edited), parent) != _without_empty(remaining, parent):
         raise NotATableError(f"[{parent}.{name}] is not a table of its own")
+    return edited
+
+
+def without_top_table(text: str, name: str) -> str:
+    """The text without `[name]`. `NotATableError` where it is written in another way."""
+    remaining = tomllib.loads(text)
+    remaining.pop(name, None)
+    try:
+        document = tomlkit.parse(text)
+    except (TOMLKitError, RecursionError) as error:
+        raise NotATableError(str(error)) from None
+    body = document.body
+    for at, (key, item) in enumerate(body):
+        if key is not None and key.key == name and isinstance(item, Table):
+            body[at] = (None, Whitespace(_comments_at_end(item)))
+    edited = document.as_string()
+    if tomllib.loads(edited) != remaining:
+        raise NotATableError(f"[{name}] is not a table of its own")
     return edited
 
 

@@ -22,6 +22,7 @@ be asked for is closed: the reads below and the ops in `ops`.
     ├── EngineTooOld            a database server of a version that is not supported
     ├── StoreAddressInvalid     what is given as its address is none
     ├── MissingPackage          what the engine needs is not installed
+    ├── StoreMisconfigured      the settings name no store that could be there
     └── StoreClosed             used after `close`
 
 After `StoreUnwritable` the outcome may be unknown: the same ops, with the same ids, may be
@@ -432,6 +433,10 @@ class StoreAddressInvalid(StoreError):
 class MissingPackage(StoreError):
     def __init__(self, setting: str, package: str) -> None:
         super().__init__(f"{setting} needs a package that is not installed: {package}.")
+
+
+class StoreMisconfigured(StoreError):
+    pass
 
 
 class StoreClosed(StoreError):

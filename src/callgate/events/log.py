@@ -190,7 +190,7 @@ class SessionLog:
 
     def commit_later(self, op: Op[Any], within_s: float) -> None:
         """Commit something of no session, with others of its kind; nobody waits, and it may be
-        lost."""
+        lost with the process. While the disk is in trouble it waits for what goes before it."""
         self._later.append(op)
         if self._later_timer is None:
             loop = asyncio.get_running_loop()
@@ -327,10 +327,25 @@ class SessionLog:
         later, self._later = self._later, []
         if self._store is None or self._failure is not None or not later:
             return
+        if any(each.failing for each in self._sessions.values()):
+            self._keep_later(later)
+            return
         written = self._store.commit(*later)
         self._in_flight.add(written)
-        written.add_done_callback(self._in_flight.discard)
-        written.add_done_callback(_seen)
+        written.add_done_callback(partial(self._written_later, later))
+
+    def _written_later(
+        self, later: list[Op[Any]], written: asyncio.Future[tuple[Any, ...]]
+    ) -> None:
+        self._in_flight.discard(written)
+        if isinstance(written.exception(), StoreUnwritable):
+            self._keep_later(later)
+
+    def _keep_later(self, later: list[Op[Any]]) -> None:
+        self._later = [*later, *self._later][-BOUND:]
+        if self._later_timer is None:
+            loop = asyncio.get_running_loop()
+            self._later_timer = loop.call_later(RETRY_S, self._write_later)
 
     def _tell_journal(self, journal: Journal) -> None:
         """Tell how far the store has followed, once it has what was said up to now."""

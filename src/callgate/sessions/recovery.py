@@ -63,12 +63,16 @@ class Recovery:
         self._log = log
         self._audit = audit
         self._directory = directory
+        self._is_key_shared = False
 
     async def enter(self, store: Store) -> Store:
-        """A store in which nothing of the dead is open. Closes it where that fails."""
+        """A store in which nothing of the dead is open, unless it cannot be read now: then they
+        are closed later. Closes it where it can never be used."""
         try:
             await self._share_key(store)
             await self._recover(store)
+        except StoreUnreadable as error:
+            _log.warning("calls of processes that are gone may stay open: %s", error)
         except BaseException:
             await store.close()
             raise
@@ -77,16 +81,24 @@ class Recovery:
     async def watch(self) -> None:
         """Close what other processes left open when they died, now and from now on. For a
         runtime that lives on; never returns."""
+        problem = ""
         while True:
+            wait_s = _LOOK_EVERY_S
             try:
                 store = await self._log.store()
+                if not self._is_key_shared:
+                    await self._share_key(store)
                 if self._home is not None and self._audit is not None:
                     await _declare(store, self._home)
-                recovered = await self._recover(store)
+                if not await self._recover(store):
+                    wait_s = _AGAIN_S
+                problem = ""
             except StoreError as error:
-                _log.warning("calls of processes that are gone stay open: %s", error)
-                recovered = False
-            await asyncio.sleep(_LOOK_EVERY_S if recovered else _AGAIN_S)
+                if str(error) != problem:  # once, however long it lasts
+                    _log.warning("calls of processes that are gone stay open: %s", error)
+                problem = str(error)
+                wait_s = _LOOK_EVERY_S if isinstance(error, StoreUnreadable) else _AGAIN_S
+            await asyncio.sleep(wait_s)
 
     async def _recover(self, store: Store) -> bool:
         """Whether nothing of the dead is left open, as far as we can tell."""
@@ -99,15 +111,23 @@ class Recovery:
         audit = self._audit
         if audit is None:
             return
+
+        def put() -> PutSecret:
+            return PutSecret(name=keys.NAME, value=audit.key.hex())
+
         try:
             if await use_key_of(store, audit) is None:
                 if self._home is not None:  # another home has a file with another key
-                    await store.commit(PutSecret(name=keys.NAME, value=audit.key.hex()))
+                    await store.commit(put())
                     await use_key_of(store, audit)
+                    self._is_key_shared = True
                     return
-                put = lambda: PutSecret(name=keys.NAME, value=audit.key.hex())  # noqa: E731
                 self._log.on_first_session = put
+            self._is_key_shared = True
         except (StoreError, OSError) as error:
+            if not isinstance(error, StoreUnreadable):
+                self._is_key_shared = True  # as far as it can be
+            self._log.on_first_session = put  # unless there is one by then
             _log.warning("the key of the audit log is not shared: %s", error)
 
 

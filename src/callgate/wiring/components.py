@@ -16,12 +16,13 @@ import msgspec
 
 from callgate.audit.log import AuditLog
 from callgate.config.home import Home
+from callgate.config.load import SettingsError
 from callgate.config.policies import PathRules, PolicyBook
 from callgate.config.schema import SandboxLimitsTable, Settings
 from callgate.config.stores import open_store, shared_store
 from callgate.core.calls import ToolCall
 from callgate.core.ids import owner_id
-from callgate.core.stores import Store
+from callgate.core.stores import Store, StoreMisconfigured
 from callgate.core.task_sets import TaskSet
 from callgate.core.tools import Preview, ToolFactory
 from callgate.dispatch.authorize import Authority
@@ -184,11 +185,14 @@ def session_log(
     """The way to the store, which is opened once something is read or stored."""
 
     async def open_and_recover() -> Store:
-        if audit is None:
-            return await open_store(home, shared)
-        store = await open_store(
-            home, shared, owner=audit.owner, before_commit=audit.sync_before_store
-        )
+        try:
+            if audit is None:
+                return await open_store(home, shared)
+            store = await open_store(
+                home, shared, owner=audit.owner, before_commit=audit.sync_before_store
+            )
+        except SettingsError as error:
+            raise StoreMisconfigured(f"{error}.") from error
         return await recovery.enter(store)
 
     log = SessionLog(open_and_recover, audit)

@@ -6,7 +6,8 @@ import os
 import sys
 from argparse import Namespace
 
-from callgate.cli.doctor.checks import CHECKS, Level, Patient, sandbox_of
+from callgate.cli.doctor.checks import CHECKS, Patient, sandbox_of
+from callgate.cli.doctor.findings import Level
 from callgate.cli.doctor.sandboxes import described, seen
 from callgate.cli.errors import FAILED, OK, CliError
 from callgate.cli.ui.output import print_json

@@ -13,7 +13,6 @@ import stat
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,8 +20,10 @@ from callgate.audit.reading import tail
 from callgate.audit.records import line_hash
 from callgate.audit.segments import all_segments
 from callgate.audit.verify import verify
+from callgate.cli.doctor.findings import Finding, Level
 from callgate.cli.doctor.python_bugs import PythonBug, bugs_here
 from callgate.cli.doctor.sandboxes import limits_here, path_rules_here, profiles_here, promises
+from callgate.cli.doctor.stores import store_finding
 from callgate.cli.embedded import open_runtime
 from callgate.cli.errors import CliError
 from callgate.cli.platforms import missing_on
@@ -56,20 +57,6 @@ _BACKENDS = (
     if sys.platform == "darwin"
     else ("landlock", "seccomp", "namespaces", "bubblewrap")
 )
-
-
-class Level(StrEnum):
-    OK = "ok"
-    NOTE = "note"
-    """Worth knowing; nothing is wrong."""
-    FAILED = "failed"
-
-
-class Finding(NamedTuple):
-    level: Level
-    text: str
-    fix: str | None = None
-    """A command, or what to do."""
 
 
 class Patient(NamedTuple):
@@ -235,6 +222,10 @@ def check_workspace(patient: Patient) -> Finding:
     return _good(f"{path} narrows what you allow")
 
 
+def check_store(patient: Patient) -> Finding:
+    return store_finding(patient.home)
+
+
 def check_audit(patient: Patient) -> Finding:
     path = patient.home.audit
     if not os.path.exists(path):
@@ -380,6 +371,7 @@ CHECKS: dict[str, Check] = {
     "hosts": check_hosts,
     "trust": check_trust,
     "workspace": check_workspace,
+    "store": check_store,
     "audit": check_audit,
     "shared": check_shared,
     "wall": check_wall,

@@ -105,6 +105,27 @@ def _prune(parser: Parser) -> None:
     )
 
 
+_MOVED_STORE = """\
+Everything moves under the same ids and numbers, in one transaction, from the store that the
+settings name, or the one behind --from. The target has to be empty, and no callgate may use
+either of them. What was copied is read back and compared before it counts. The source stays."""
+
+
+def _move(parser: Parser) -> None:
+    parser.add_argument(
+        "--to", metavar="STORE", required=True, help="postgresql://..., or sqlite: the file"
+    )
+    parser.add_argument("--from", metavar="STORE", dest="source", help="default: by the settings")
+    parser.add_argument("--schema", metavar="NAME", help="in the database; default callgate")
+    add(
+        parser,
+        Option("--write-settings", help="have settings.toml name the target afterwards"),
+        Option("--dry-run", help="say what would be moved, and move nothing"),
+        YES,
+        JSON,
+    )
+
+
 COMMANDS: Mapping[str, Command] = {
     "watch": Command(
         "show every call of every client as it happens",
@@ -143,4 +164,6 @@ COMMANDS: Mapping[str, Command] = {
     "prune": Command(
         "delete records that are older than they are kept", "", _prune, _PRUNED_RECORDS
     ),
+    "store status": Command("say where sessions are kept, and how that is", "", takes(JSON)),
+    "store move": Command("move all sessions to another store", "", _move, _MOVED_STORE),
 }

@@ -50,8 +50,12 @@ class _BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
 class Connection:
     """One connection, without a transaction of its own unless `transaction` is used."""
 
-    def __init__(self, location: PostgresLocation, url: str | None = None) -> None:
-        """Connects. Raises psycopg's errors, or `EngineTooOld`."""
+    def __init__(
+        self, location: PostgresLocation, url: str | None = None, *, patient: bool = False
+    ) -> None:
+        """Connects. Raises psycopg's errors, or `EngineTooOld`.
+
+        `patient`: a statement may take as long as it takes."""
         self.location = location
         self.is_direct = url is not None or not location.is_pooled
         try:
@@ -69,7 +73,7 @@ class Connection:
             keepalives_count=3,
             tcp_user_timeout=round(location.answer_s * 1000),
         )
-        self.psycopg.answer_s = location.answer_s
+        self.psycopg.answer_s = None if patient else location.answer_s
         try:
             self._check_server()
             if self.is_direct:

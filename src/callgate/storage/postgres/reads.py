@@ -50,7 +50,8 @@ PAGE_BYTES = 4 << 20
 _LAST = (1 << 63) - 1
 """No event has a higher number."""
 FIRST_NUMBER = 2
-"""Of an event: the first number is drawn when the tables are made."""
+"""Of an event: the first number is drawn when the tables are made. One that was moved from a file
+may have an earlier one."""
 
 
 def read_events(db: Connection, session: str, after: int, limit: int) -> list[Event]:
@@ -122,20 +123,22 @@ def read_last(db: Connection, after: str | None, upto: str | None, limit: int) -
     return _event_page(page[::-1], end=end)
 
 
-_BEHIND = """
+_BEHIND = f"""
 select exists (select 1 from cg.marks where name = 'pruned' and value > %s), coalesce((
     select n from cg.events where n <= current_setting('callgate.bound')::bigint
     order by n desc limit 1
-), 0)
-"""
-"""The last that is committed, not the last drawn: what a crash undid may be drawn again."""
+), 0), exists (select 1 from cg.events where n < {FIRST_NUMBER})
+"""  # noqa: S608
+"""The last that is committed, not the last drawn: what a crash undid may be drawn again. Numbers
+begin lower in a store that was moved here."""
 
 
 def behind(db: Connection, after: str | None) -> Behind:
     n = read_cursor("e", after) if after is not None else 0
-    _, _, [(is_pruned, last)] = _bounded(db, _BEHIND, n)
-    end = max(n, last, FIRST_NUMBER - 1)
-    return Behind(end - max(n, FIRST_NUMBER - 1), write_cursor("e", end), is_pruned)
+    _, _, [(is_pruned, last, has_moved)] = _bounded(db, _BEHIND, n)
+    before = 0 if has_moved else FIRST_NUMBER - 1
+    end = max(n, last, before)
+    return Behind(end - max(n, before), write_cursor("e", end), is_pruned)
 
 
 def _bounded(

@@ -197,6 +197,11 @@ def _make_schema(db: Connection) -> None:
     db.run("create table if not exists cg.format (version int not null, oldest int not null)")
 
 
+def check_format(db: Connection) -> None:
+    """Refuse tables that a newer callgate made so that we cannot use them. No tables are fine."""
+    _version(db, FORMAT)
+
+
 def _version(db: Connection, known: int) -> int:
     [(there,)] = db.fetch("select to_regclass(%s) is not null", f"{db.location.schema}.format")
     found = db.fetch("select version, oldest from cg.format") if there else []
