@@ -31,10 +31,11 @@ from callgate.storage.postgres.schema import check_format, migrate
 
 _SEQUENCES = {"n": "event_numbers", "touch": "touches", "ord": "session_numbers"}
 _TYPES = {
-    "ord": "int8", "n": "int8", "seq": "int8", "touch": "int8", "upto": "int8", "value": "int8",
-    "fence": "int8", "last_seq": "int8", "messages": "int8", "updated_at": "float8",
-    "expires_at": "float8", "data": "bytea",
-}  # fmt: skip
+    **dict.fromkeys(("ord", "n", "seq", "touch", "listed", "upto", "value", "fence"), "int8"),
+    **dict.fromkeys(("last_seq", "messages"), "int8"),
+    **dict.fromkeys(("updated_at", "expires_at"), "float8"),
+    "data": "bytea",
+}
 _UNLIMITED = "set local {} = 0"
 _LIMITS = ("statement_timeout", "idle_in_transaction_session_timeout")
 """Of a connection: a large table takes its time, and one side waits for the other."""
@@ -182,6 +183,10 @@ class PostgresContents:
         if table == "confirmations":
             columns = (*columns, "expires_at")
             rows = ((*row, expiry_of(row[-1], self._place)) for row in rows)
+        elif table == "sessions":
+            touch = columns.index("touch")
+            columns = (*columns, "listed")
+            rows = ((*row, row[touch]) for row in rows)
         statement = f"copy cg.{table} ({', '.join(columns)}) from stdin (format binary)"
         copying = sql.SQL(self._db.text(statement))
         with self._db.psycopg.cursor() as cursor, cursor.copy(copying) as copy:

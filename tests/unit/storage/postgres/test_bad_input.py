@@ -33,7 +33,7 @@ from callgate.storage.postgres.store import PostgresStore
 from tests.contract.stores import append, event, new_session
 from tests.needs import needs
 from tests.postgres import Cluster
-from tests.unit.storage.postgres.test_living import gone, insist, until
+from tests.unit.storage.postgres.test_living import gone, insist, read_once_back, until
 
 
 def _run(cluster: Cluster, *statements: str) -> None:
@@ -75,9 +75,10 @@ async def test_a_database_that_is_away_at_the_start_is_used_once_it_is_there(
         with pytest.raises(StoreUnreadable):
             await reading.list_sessions()
         own_cluster.start()
-        assert list((await reading.list_sessions()).sessions) == []  # nobody has written yet
+        page = await read_once_back(reading.list_sessions)
+        assert list(page.sessions) == []  # nobody has written yet
         session = session_id()
-        await store.commit(NewSession(session=session, workspace="/w", at=1.0))
+        await insist(store, NewSession(session=session, workspace="/w", at=1.0))
         await until(lambda: reading.alive(store.owner))
         await store.read_all()
         own_cluster.stop()
@@ -92,7 +93,7 @@ async def test_a_database_that_is_away_at_the_start_is_used_once_it_is_there(
         assert unreadable.value.reason is Trouble.UNREACHABLE
         own_cluster.start()
         assert await insist(store, Append(session=session, events=(event(session),))) == (1,)
-        assert len(await reading.read_events(session)) == 1
+        assert len(await read_once_back(lambda: reading.read_events(session))) == 1
 
 
 async def test_a_wrong_password_is_said_and_not_shown(cluster: Cluster) -> None:

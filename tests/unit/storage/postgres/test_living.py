@@ -16,7 +16,7 @@ import pytest
 
 from callgate.core.events import FAILED
 from callgate.core.ops import Acquire, Append, PutEntry, Reap
-from callgate.core.stores import SessionLocked, StaleOwner, StoreUnwritable, Trouble, reap_dead
+from callgate.core.stores import SessionLocked, StaleOwner, StoreUnreadable, StoreUnwritable, Trouble, reap_dead
 from callgate.storage.postgres.location import PostgresLocation
 from callgate.storage.postgres.store import PostgresStore
 from tests.contract.stores import event, new_session, start, within
@@ -41,6 +41,17 @@ async def insist(store: Any, op: Any) -> Any:
                 (result,) = await store.commit(op)
                 return result
             except StoreUnwritable as error:
+                assert error.reason is Trouble.UNREACHABLE
+                await asyncio.sleep(0.01)
+
+
+async def read_once_back(read: Callable[[], Awaitable[Any]]) -> Any:
+    """What is read, once the database is back: nobody waits for it while it is known to be away."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                return await read()
+            except StoreUnreadable as error:
                 assert error.reason is Trouble.UNREACHABLE
                 await asyncio.sleep(0.01)
 
