@@ -17,13 +17,18 @@ from tests.contract.stores import event, new_session
 from tests.postgres import Cluster
 from tests.unit.storage.postgres.chaos import Follower
 from tests.unit.storage.postgres.children import process
+from tests.unit.storage.processes import Child
 
 _BIG = 100_000
 
 
-async def _finished(processes: list[object]) -> list[str]:
-    said = [await each.hear() for each in processes]  # type: ignore[attr-defined]
-    return [id for each in said for id in each["ids"]]
+async def _finished(processes: list[Child]) -> list[str]:
+    ids: list[str] = []
+    for each in processes:
+        while "ids" in (said := await each.hear()):
+            ids += said["ids"]
+        assert said == {"done": True}
+    return ids
 
 
 @pytest.mark.parametrize("count", [25, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(1700)])])
@@ -54,7 +59,7 @@ async def test_a_follower_of_three_writers_skips_nothing(cluster: Cluster, count
             ]
             follower = Follower(store)
             following, sampling = asyncio.create_task(follower.follow()), asyncio.create_task(sample(store))
-            written = await _finished(processes)  # type: ignore[arg-type]
+            written = await _finished(processes)
             sampling.cancel()
             following.cancel()
             await asyncio.gather(following, sampling, return_exceptions=True)
