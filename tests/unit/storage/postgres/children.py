@@ -122,7 +122,9 @@ async def append_to_several(location: PostgresLocation, count: str, *sessions: s
         for n in range(8):
             group.create_task(write(random.Random(n)))
     await store.close()
-    say(ids=ids)
+    for begin in range(0, len(ids), 500):
+        say(ids=ids[begin : begin + 500])
+    say(done=True)
 
 
 def be_killed_again_and_again(location: PostgresLocation, shared: str) -> None:

@@ -161,19 +161,22 @@ async def test_a_cut_cable_loses_nothing_and_doubles_nothing(far: tuple[Network,
             await probe.hear()
             for _ in range(cuts):
                 await some.until_more(20)
+                before = len(some.heard)
                 between.cut()
                 probe.tell("go")
                 said = [await probe.hear() for _ in range(2)]
                 assert {each.get("commit") or each.get("read") for each in said} == {Trouble.UNREACHABLE}
                 assert all(each["took_s"] < ANSWER_S + 2 * CONNECT_S + SLACK_S for each in said)
-                await some.until_more(4, "trouble")
+                await some.until(lambda before=before: {True, False} == _unknown(some.heard[before:]))  # type: ignore[misc]
                 between.mend()
                 await some.until_more(20)  # by itself
                 await _until_done(probe)
             troubles = [each for each in some.heard if "trouble" in each]
-            assert {each["trouble"] for each in troubles} == {Trouble.UNREACHABLE}
+            reasons = {each["trouble"] for each in troubles}
+            # After the cut, the server may for a moment hold what it got half of.
+            assert Trouble.UNREACHABLE in reasons
+            assert reasons <= {Trouble.UNREACHABLE, Trouble.BUSY}
             assert all(each["after_s"] < ANSWER_S + 2 * CONNECT_S + SLACK_S for each in troubles)
-            assert any(each["unknown"] for each in troubles)
             await some.end()
         await reap_everything(store)
         await follower.finish()
@@ -182,6 +185,12 @@ async def test_a_cut_cable_loses_nothing_and_doubles_nothing(far: tuple[Network,
         figures = await verify(store, some.heard, follower)
     print(figures)
     assert faults(figures) == {}
+
+
+def _unknown(heard: list[dict[str, Any]]) -> set[bool]:
+    """Of commits that were on their way when the cable was cut it is not known whether they arrived;
+    of those that did not find a connection it is."""
+    return {each["unknown"] for each in heard if "trouble" in each}
 
 
 @needs("root", "ip", "setpriv")

@@ -17,16 +17,21 @@ from tests.contract.stores import event, new_session
 from tests.postgres import Cluster
 from tests.unit.storage.postgres.chaos import Follower
 from tests.unit.storage.postgres.children import process
+from tests.unit.storage.processes import Child
 
 _BIG = 100_000
 
 
-async def _finished(processes: list[object]) -> list[str]:
-    said = [await each.hear() for each in processes]  # type: ignore[attr-defined]
-    return [id for each in said for id in each["ids"]]
+async def _finished(processes: list[Child]) -> list[str]:
+    ids: list[str] = []
+    for each in processes:
+        while "ids" in (said := await each.hear()):
+            ids += said["ids"]
+        assert said == {"done": True}
+    return ids
 
 
-@pytest.mark.parametrize("count", [25, pytest.param(1_500, marks=[pytest.mark.soak, pytest.mark.timeout(1700)])])
+@pytest.mark.parametrize("count", [25, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(1700)])])
 async def test_a_follower_of_three_writers_skips_nothing(cluster: Cluster, count: int) -> None:
     location = cluster.location()
     samples: list[tuple[str, int]] = []
@@ -36,7 +41,7 @@ async def test_a_follower_of_three_writers_skips_nothing(cluster: Cluster, count
         while True:
             cursor = (await store.behind()).cursor
             samples.append((cursor, len((await store.read_last(None, cursor, _BIG)).events)))
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.002 * count)  # each look reads all of it
 
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(await PostgresStore.open(location))
@@ -54,7 +59,7 @@ async def test_a_follower_of_three_writers_skips_nothing(cluster: Cluster, count
             ]
             follower = Follower(store)
             following, sampling = asyncio.create_task(follower.follow()), asyncio.create_task(sample(store))
-            written = await _finished(processes)  # type: ignore[arg-type]
+            written = await _finished(processes)
             sampling.cancel()
             following.cancel()
             await asyncio.gather(following, sampling, return_exceptions=True)
@@ -67,7 +72,7 @@ async def test_a_follower_of_three_writers_skips_nothing(cluster: Cluster, count
                 assert seq == last.get(session, 0) + 1
                 last[session] = seq
             assert follower.problems == []
-            assert len(samples) > 3
+            assert len(samples) > 2
             for cursor, visible in samples:
                 assert len((await store.read_last(None, cursor, _BIG)).events) == visible
 
