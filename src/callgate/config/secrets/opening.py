@@ -6,6 +6,8 @@ import functools
 import os
 from collections.abc import Awaitable, Callable
 
+from msgspec.structs import replace
+
 from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user
 from callgate.config.schema import SecretsTable, Settings
@@ -77,7 +79,8 @@ def shared_store(home: Home, settings: Settings) -> OpenStore | None:
 
 @functools.lru_cache(maxsize=16)
 def _opener(shared: SharedStore) -> OpenStore:
-    return shared.open
+    """Little is read: one connection does for it."""
+    return replace(shared, table=replace(shared.table, readers=1)).open
 
 
 @functools.lru_cache(maxsize=16)

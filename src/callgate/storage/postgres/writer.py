@@ -308,12 +308,14 @@ class Writer:
         self._sent = True
 
     def _roll_back(self) -> None:
-        self._sent = False
-        if self._db is not None:
-            try:
-                self._db.run("rollback")
-            except TROUBLE:
-                self._disconnect()
+        if self._db is None:
+            return
+        try:
+            self._db.run("rollback")
+        except TROUBLE:  # whether it was committed is not known then
+            self._disconnect()
+        else:
+            self._sent = False
 
     # The connection.
 
