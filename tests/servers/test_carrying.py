@@ -234,3 +234,18 @@ async def test_servers_of_one_store_take_the_same_token(cluster: Cluster) -> Non
     for server in (a, b):
         assert (await server.client(token).http.get("/v1/instance")).status_code == 200
         assert (await server.client("x").http.get("/v1/instance")).status_code == 401
+
+
+@pytest.mark.parametrize("cluster", ["postgres"], indirect=True)
+async def test_a_login_link_of_one_server_logs_a_browser_in_at_all_of_them(cluster: Cluster) -> None:
+    a, b = cluster.start(), cluster.start()
+    token = (cluster.home_of("a") / "run" / f"{a.pid}.token").read_text().strip()
+    await until(lambda: (cluster.home_of("b") / "run" / f"{b.pid}.token").read_text().strip() == token)
+    link = (await a.client(token).post("/v1/login")).json()["url"]
+    path = "/login?" + link.partition("/login?")[2]
+    answers = [await server.client(None).http.get(path) for server in (b, a)]
+    assert [each.status_code for each in answers] == [303, 401]
+    cookie = answers[0].headers["set-cookie"].partition(";")[0].partition("=")[2]
+    for server in (a, b):
+        headers = {"cookie": f"callgate_{server.port}={cookie}"}
+        assert (await server.client(None).http.get("/v1/instance", headers=headers)).status_code == 200

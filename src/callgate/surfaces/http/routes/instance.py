@@ -54,7 +54,7 @@ class Login(Value, frozen=True, kw_only=True):
 
 
 class Code(Input, frozen=True, kw_only=True):
-    code: Annotated[str, Meta(min_length=1, max_length=100)]
+    code: Annotated[str, Meta(min_length=1, max_length=400)]
 
 
 class Rotated(Value, frozen=True, kw_only=True):
