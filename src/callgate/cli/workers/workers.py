@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from argparse import Namespace
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from callgate.cli.errors import OK, CliError
 from callgate.cli.nested_calls import refuse_within_a_call
@@ -16,6 +19,7 @@ from callgate.cli.ui.output import print_json
 from callgate.cli.ui.terminal import say
 from callgate.cli.ui.visible import visible
 from callgate.config.home import Home
+from callgate.core.stores import Store
 from callgate.sources.workers.directory import WorkerEntry, connected_workers
 from callgate.sources.workers.tokens import (
     TokenError,
@@ -24,11 +28,12 @@ from callgate.sources.workers.tokens import (
     list_tokens,
     revoke_token,
 )
+from callgate.surfaces.http.servers.directory import KIND as SERVERS
 
 
 def list(options: Namespace) -> int:
     words(options)
-    found = with_store(options, connected_workers)
+    found = with_store(options, _connected)
     if options.json:
         print_json({"workers": [msgspec.to_builtins(each) for each in found]})
         return OK
@@ -37,6 +42,15 @@ def list(options: Namespace) -> int:
     for line in (line for each in found for line in _described(each)):
         print(visible(line))
     return OK
+
+
+async def _connected(store: Store) -> Sequence[WorkerEntry]:
+    """The workers, with the addresses of the servers that they are connected to."""
+    about = {each.name: json.loads(each.value) for each in await store.entries(SERVERS)}
+    return [
+        replace(each, server=about.get(each.server, {}).get("url", each.server))
+        for each in await connected_workers(store)
+    ]
 
 
 def _described(entry: WorkerEntry) -> tuple[str, str]:

@@ -41,20 +41,33 @@ async def list_workers(context: Context, request: Request) -> WorkerList:
     store = await context.runtime.store()
     links = [] if context.workers is None else context.workers().pools.links()
     here = {(each.identity.key, each.generation): each for each in links}
+    urls = await _urls(context)
     return WorkerList(
         workers=[
-            _worker(each, here.get((f"{each.pool}/{each.name}", each.generation)))
+            _worker(
+                each,
+                here.get((f"{each.pool}/{each.name}", each.generation)),
+                urls.get(each.server, each.server),
+            )
             for each in await connected_workers(store)
         ]
     )
 
 
-def _worker(entry: WorkerEntry, link: WorkerLink | None) -> Worker:
+async def _urls(context: Context) -> dict[str, str]:
+    """Of the servers, by owner."""
+    if context.servers is None:
+        return {}
+    own = {(await context.runtime.store()).owner: context.names.servers_url}
+    return own | {each.owner: each.url for each in await context.servers.others()}
+
+
+def _worker(entry: WorkerEntry, link: WorkerLink | None, url: str) -> Worker:
     return Worker(
         pool=entry.pool,
         name=entry.name,
         generation=entry.generation,
-        server=entry.server,
+        server=url,
         here=link is not None,
         version=entry.version,
         platform=entry.platform,
