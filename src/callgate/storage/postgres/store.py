@@ -127,10 +127,12 @@ class PostgresStore(ThreadedStore[Connection]):
         self._writer.write(commits)
 
     def _settle(self, outcomes: Sequence[Outcome], changed: Mapping[str, int]) -> None:
+        # Those that were refused before say nothing about now: the database may be back since.
+        waited_for = [outcome for commit, outcome in outcomes if not commit.waiter.done()]
         super()._settle(outcomes, changed)
         for commit, _ in outcomes:
             self._in_flight.pop(id(commit), None)
-        if any(_is_unreachable(outcome) for _, outcome in outcomes):
+        if any(map(_is_unreachable, waited_for)):
             # In their order, and before anything that comes later. They are still tried: whoever
             # commits them again gets what became of them.
             self._refuse([*self._in_flight.values()])
