@@ -116,6 +116,36 @@ async def test_twenty_milliseconds_between_server_and_database_slow_it_and_break
     assert figures["troubles"] == 0
 
 
+async def test_a_process_that_is_cut_off_for_a_moment_keeps_its_sessions(cluster: Cluster, link: Link) -> None:
+    """Connections that it gave up end on the other side when the network is back: not all at once."""
+    location = _place(cluster, await link.start(cluster))
+    near = PostgresLocation(url=cluster.url, schema=location.schema)
+    async with await PostgresStore.open(near) as rival:
+        session = await new_session(rival)
+
+        async def grab() -> None:
+            while True:
+                with pytest.raises(SessionLocked):
+                    await rival.commit(Acquire(session=session, owner=rival.owner, at=1.0))
+
+        async with process("hold", location, session) as holder:
+            await holder.hear()
+            grabbing = asyncio.create_task(grab())
+            link.open.clear()
+            holder.tell("fenced")
+            said = await holder.hear()
+            assert said["fenced"] == Trouble.UNREACHABLE
+            link.open.set()
+
+            async def done() -> bool:
+                holder.tell("fenced")
+                return (await holder.hear())["fenced"] == "done"
+
+            await until(done)
+            assert not grabbing.done(), "a living process lost its session"
+            grabbing.cancel()
+
+
 @pytest.fixture
 def far() -> Iterator[tuple[Network, Cluster]]:
     """A database on another machine."""
