@@ -35,7 +35,7 @@ logging.getLogger("psycopg").addFilter(_is_news)
 
 
 class _BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
-    """Gives up on a server that does not answer."""
+    """Gives up on a server that does not answer; then it is of no use any more but to be closed."""
 
     answer_s: float | None = None
 
@@ -43,7 +43,6 @@ class _BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
         try:
             return super().wait(gen, interval, self.answer_s if timeout is None else timeout)
         except errors._WaitTimeout:
-            self.pgconn.finish()  # an answer is outstanding: it is of no use any more
             raise Lost("the database did not answer in time") from None
 
 
@@ -71,7 +70,8 @@ class Connection:
             keepalives_idle=5,
             keepalives_interval=2,
             keepalives_count=3,
-            tcp_user_timeout=round(location.answer_s * 1000),
+            # Longer than anyone waits for an answer: what holds our lock is not given up so soon.
+            tcp_user_timeout=round(max(location.answer_s, location.silent_s) * 1000),
         )
         self.psycopg.answer_s = None if patient else location.answer_s
         try:
@@ -100,12 +100,13 @@ class Connection:
             " set_config('synchronous_commit', case current_setting('synchronous_commit')"
             " when 'off' then 'on' else current_setting('synchronous_commit') end, false),"
             " set_config('jit', 'off', false),"
-            # So that the server, too, soon knows that the other end is gone.
+            # So that the server, too, knows in time that the other end is gone, but not before we
+            # count as silent.
             " set_config('tcp_keepalives_idle', '5', false),"
             " set_config('tcp_keepalives_interval', '2', false),"
             " set_config('tcp_keepalives_count', '3', false),"
             " set_config('tcp_user_timeout', %s, false)",
-            (f"{wait_ms}ms", f"{wait_ms}ms", f"{2 * wait_ms}ms"),
+            (f"{wait_ms}ms", f"{wait_ms}ms", f"{round(self.location.silent_s * 1000)}ms"),
         )
 
     def has_ended(self) -> bool:

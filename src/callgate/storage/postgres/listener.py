@@ -61,6 +61,7 @@ class Listener:
         os.set_blocking(self._wake_out, False)
         self._last_touch: int | None = None
         self._second = _SecondLock(location, self._declare)
+        self._kept: Connection | None = None
 
     @property
     def channel(self) -> str:
@@ -107,6 +108,7 @@ class Listener:
             self._serve_again_and_again()
         finally:
             self._second.close()
+            self._let_go()
 
     def _serve_again_and_again(self) -> None:
         retry_s = 0.0
@@ -134,13 +136,27 @@ class Listener:
             migrate(db)
             self._declare(db)
             self._declared.set()
+            self._let_go()
             if self._location.direct_url is None:
                 self._look_for_changes(db)
             else:
                 self._listen(db)
             owners.withdraw(db, self._owner)
-        finally:
-            db.close()
+        except BaseException:
+            if self._declared.is_set():
+                self._kept = db
+            else:
+                db.close()
+            raise
+        db.close()
+
+    def _let_go(self) -> None:
+        """Close the connection before this one. Its lock may still lie on the server: closed while
+        the network is cut, it would end there as soon as the network is back, maybe before there is
+        another one."""
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
 
     def _declare(self, db: Connection) -> None:
         if not owners.declare(db, self._owner, FORMAT):

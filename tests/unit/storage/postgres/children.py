@@ -48,13 +48,16 @@ async def _lines() -> AsyncIterator[str]:
 
 
 async def hold(location: PostgresLocation, session: str) -> None:
-    """Take the session's lock and start a call; then, for each line on stdin, say how commits go."""
+    """Take the session's lock and start a call; then, for each line on stdin, say how commits go.
+
+    A line may name one of them.
+    """
     async with await PostgresStore.open(location) as store:
         (fence,) = await store.commit(Acquire(session=session, owner=store.owner, at=time.time()))
         begun = start(store, session, fence=fence)
         await store.commit(begun)
         say(owner=store.owner, fence=fence, call=begun.call)
-        async for _ in _lines():
+        async for line in _lines():
             attempts: dict[str, Op[Any]] = {
                 "fenced": Append(session=session, fence=fence, events=(event(session, "fenced"),)),
                 "unfenced": Append(session=session, events=(event(session, "unfenced"),)),
@@ -63,7 +66,8 @@ async def hold(location: PostgresLocation, session: str) -> None:
                 "new": NewSession(session=session_id(), workspace="/late", at=1.0),
                 "entry": PutEntry(kind="k", name="late", value="v"),
             }
-            say(**{name: await _try(store, op) for name, op in attempts.items()}, is_dead=store.is_dead)
+            wanted = [line] if line in attempts else attempts
+            say(**{name: await _try(store, attempts[name]) for name in wanted}, is_dead=store.is_dead)
 
 
 async def _try(store: PostgresStore, op: Op[Any]) -> str:

@@ -18,6 +18,13 @@ def cluster() -> Iterator[postgres.Cluster]:
 
 @pytest.fixture
 def own_cluster() -> Iterator[postgres.Cluster]:
-    """To stop, kill and start again; what it commits is on the disk."""
+    """To stop, kill and start again."""
+    with postgres.running() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def durable_cluster() -> Iterator[postgres.Cluster]:
+    """As `own_cluster`, and what it commits is on the disk."""
     with postgres.running(durable=True) as cluster:
         yield cluster

@@ -71,10 +71,10 @@ HARMS: dict[Callable[[Cluster, Servers, random.Random], Awaitable[None]], int] =
 @pytest.mark.spec("T46")
 @pytest.mark.timeout(1700)
 @pytest.mark.parametrize(("kills", "seed"), [(20, 0), *MANY_KILLS])
-async def test_what_was_acknowledged_survives_every_kill_once(own_cluster: Cluster, kills: int, seed: int) -> None:
+async def test_what_was_acknowledged_survives_every_kill_once(durable_cluster: Cluster, kills: int, seed: int) -> None:
     dice = random.Random(seed)
     # As if a server were looked for soon after a restart; nobody waits for minutes here.
-    location = own_cluster.location(beat_s=0.2, silent_s=10.0, grace_s=3.0, answer_s=10.0)
+    location = durable_cluster.location(beat_s=0.2, silent_s=10.0, grace_s=3.0, answer_s=10.0)
     done: Counter[str] = Counter()
     async with await PostgresStore.open(location) as store:
         await prepare(store)
@@ -85,7 +85,7 @@ async def test_what_was_acknowledged_survives_every_kill_once(own_cluster: Clust
             harms = [harm for harm, weight in HARMS.items() for _ in range(weight * kills // 20)]
             dice.shuffle(harms)
             for harm in harms:
-                await harm(own_cluster, some, dice)
+                await harm(durable_cluster, some, dice)
                 done[harm.__name__] += 1
                 await some.until_more(dice.randrange(1, 12), dice.choice(["ended", "event"]))
                 await asyncio.sleep(dice.uniform(0, 0.02))  # any point of what they do next
@@ -112,17 +112,17 @@ def _both(one: Cluster, two: Cluster, schema: str, **more: float) -> PostgresLoc
 
 @pytest.mark.spec("T46")
 async def test_a_failover_to_a_synchronous_standby_loses_nothing_and_makes_nobody_dead(
-    own_cluster: Cluster,
+    durable_cluster: Cluster,
 ) -> None:
-    standby = Cluster(own_cluster.binaries, primary=own_cluster, durable=True)
+    standby = Cluster(durable_cluster.binaries, primary=durable_cluster, durable=True)
     try:
         standby.start()
-        with psycopg.connect(own_cluster.url, autocommit=True) as db:
+        with psycopg.connect(durable_cluster.url, autocommit=True) as db:
             db.execute("alter system set synchronous_standby_names = '*'")
             db.execute("select pg_reload_conf()")
             while db.execute("select sync_state from pg_stat_replication").fetchone() != ("sync",):
                 await asyncio.sleep(0.01)
-        location = _both(own_cluster, standby, "failing", beat_s=0.2, grace_s=20.0)
+        location = _both(durable_cluster, standby, "failing", beat_s=0.2, grace_s=20.0)
         async with await PostgresStore.open(location) as store:
             await prepare(store)
             session = await new_session(store)
@@ -133,7 +133,7 @@ async def test_a_failover_to_a_synchronous_standby_loses_nothing_and_makes_nobod
                 await some.until_more(30)
                 await _check_standby(standby, session)
                 os.kill(holder.process.pid, signal.SIGSTOP)  # slow to come back
-                own_cluster.kill()
+                durable_cluster.kill()
                 await some.until_more(5, "trouble")
                 standby.promote()
                 await some.until_more(30)

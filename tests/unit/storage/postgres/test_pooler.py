@@ -140,16 +140,16 @@ async def test_nothing_of_one_that_was_taken_for_dead_is_applied(cluster: Cluste
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_restart_behind_the_pooler_makes_nobody_dead(own_cluster: Cluster, mode: str) -> None:
-    with pooling(own_cluster) as pooler:
-        location = _location(own_cluster, pooler, mode, beat_s=0.2)
+async def test_a_restart_behind_the_pooler_makes_nobody_dead(durable_cluster: Cluster, mode: str) -> None:
+    with pooling(durable_cluster) as pooler:
+        location = _location(durable_cluster, pooler, mode, beat_s=0.2)
         async with await PostgresStore.open(location) as store, await PostgresStore.open(location) as rival:
             session = await new_session(store)
             (fence,) = await store.commit(Acquire(session=session, owner=store.owner, at=1.0))
             for _ in range(2):
-                own_cluster.kill()
-                own_cluster.start()
-                connected(own_cluster).close()
+                durable_cluster.kill()
+                durable_cluster.start()
+                connected(durable_cluster).close()
                 with pytest.raises(SessionLocked):
                     await insist(rival, Acquire(session=session, owner=rival.owner, at=1.0))
                 await insist(store, Append(session=session, fence=fence, events=(event(session),)))
