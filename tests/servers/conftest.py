@@ -12,7 +12,7 @@ import pytest
 from tests.servers.clusters import Cluster
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.soak), "postgres"])
 async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
     base = Path(tempfile.mkdtemp(prefix="cg"))  # short enough for a socket
     is_file = request.param == "sqlite"
