@@ -422,7 +422,8 @@ async def test_a_worker_that_sees_the_runtime_go_away_leaves_no_turn_behind(
     tmp_path: Path,
 ) -> None:
     def closing(prompt: Prompt) -> Reply:
-        those.gate.runtime.dispatcher.running.closing = True
+        running = those.gate.runtime.dispatcher.running
+        running.closing = running.draining = True
         return uses(("x", "look", {"what": "a"}))
 
     async with family(tmp_path, spawn(), closing) as those:
