@@ -15,11 +15,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from callgate.config.home import Home
 from callgate.core.sessions import Mode, Session
+from callgate.surfaces.draining import Draining
 from callgate.surfaces.http.access import Access
 from callgate.surfaces.http.addresses import Address, Names, bind
 from callgate.surfaces.http.application import make_application
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.dependencies import Served
+from callgate.surfaces.http.readiness import Readiness
 from callgate.surfaces.http.server import HttpServer
 from callgate.surfaces.http.stream.fanout import Fanout
 from callgate.surfaces.live_sessions import LiveSessions
@@ -87,6 +89,8 @@ def _context(wired: Wired, home: Path, workspace: Path, names: Names) -> Context
         fanout=Fanout(wired.runtime),
         hosts=None,
         history=History(str(home / "undo")),
+        draining=(draining := Draining()),
+        readiness=Readiness(wired.runtime, draining, str(workspace)),
     )
 
 

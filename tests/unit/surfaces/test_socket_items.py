@@ -517,7 +517,8 @@ async def test_every_call_is_on_record_once_however_it_ended(door: Door) -> None
     peer.send(type="cancel_tool_call", requestId="r1")
     await peer.read()
     await door.gate.runtime.cancel_session(door.opened[0].id)
-    door.gate.runtime.dispatcher.running.closing = True
+    running = door.gate.runtime.dispatcher.running
+    running.closing = running.draining = True
     await peer.call("see")
     records = door.records()
     assert [(each.tool, each.decision, each.error_class) for each in records] == [
