@@ -194,6 +194,7 @@ def test_a_healthy_home_passes_every_check(ws: Path, record: Path) -> None:
         "workspace": "ok",
         "audit": "ok",
         "shared": "ok",
+        "store": "ok",
         "wall": "ok",
         "sandbox": "ok",
         "hosts": "ok",

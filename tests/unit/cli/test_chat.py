@@ -293,10 +293,10 @@ def test_undo_puts_back_what_the_last_turn_changed(chat: Start, ws: Path) -> Non
 
 
 def test_bare_callgate_opens_a_chat_where_a_model_is_configured(ws: Path, home: Path, tmp_path: Path) -> None:
-    first = Chatting(cwd=ws, rows=120)
+    first = Chatting(cwd=ws, rows=140)
     assert first.end() == 0
     assert f"wrote {home}/settings.toml" in first.screen
-    bare = Chatting(cwd=ws, rows=120)
+    bare = Chatting(cwd=ws, rows=140)
     assert bare.end() == 0
     assert "usage: callgate" in bare.screen
     name = script(tmp_path / "script.toml", DONE)
