@@ -23,6 +23,7 @@ from callgate.core.ids import is_call_id
 from callgate.core.messages import Message
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Mode
+from callgate.core.task_sets import start_task
 from callgate.core.tools import ToolDefinition, ToolFactory
 from callgate.dispatch.permission.confirmations import Confirmer
 from callgate.events.bus import Subscription
@@ -118,6 +119,8 @@ class Gate:
             if self._sources is not None:
                 await register_sources(self._wired, await self._workspace())
             self._wired.warm()
+            if self._wired.sharing is not None and self._wired.sharing.is_withheld:
+                self._attached.callback(start_task(self._wired.sharing.follow()).cancel)
             if self._confirm is not None:
                 self._attached.enter_context(self.runtime.attach(self._confirm, session_id))
             if self._resumes is not None:

@@ -36,8 +36,9 @@ class SharedStore(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def place(self) -> str:
         """The store in words, without what is secret in its address."""
-        parts = urlsplit(self.url)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        from callgate.storage.postgres.location import redacted  # lazy: few have one  # noqa: PLC0415
+
+        return redacted(self.url)
 
     def owner_id(self) -> str:
         return owner_id(self.home.id)

@@ -20,7 +20,7 @@ from callgate.surfaces.http.addresses import (
 from callgate.surfaces.http.dependencies import Dependencies, Served
 from callgate.surfaces.http.lazy_server import LazyHttpServer
 from callgate.surfaces.http.servers.directory import Description, Servers
-from callgate.surfaces.http.shared_access import SharedAccess
+from callgate.surfaces.http.servers.shared_access import SharedAccess
 from callgate.surfaces.socket.instances import InstanceRecord
 from callgate.surfaces.unfinished import Unfinished
 from callgate.wiring.runtime import Wired

@@ -39,7 +39,7 @@ from callgate.surfaces.draining import Draining
 from callgate.surfaces.http.access import Access, reap_tokens
 from callgate.surfaces.http.lazy_server import LazyHttpServer
 from callgate.surfaces.http.servers.directory import Servers
-from callgate.surfaces.http.shared_access import SharedAccess
+from callgate.surfaces.http.servers.shared_access import SharedAccess
 from callgate.surfaces.socket.instances import InstanceRecord, publish, reap, running, withdraw
 from callgate.surfaces.socket.listening import Listener, expect_many
 from callgate.surfaces.socket.server import SocketServer

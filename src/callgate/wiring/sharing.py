@@ -36,12 +36,15 @@ class Sharing:
         self.saving = TaskSet(_log, "an answer could not be saved")
         self._heads = None if audit is None else HeadPublisher(log, audit, shared.home.id)
         self._policies: PolicyBook | None = None
+        self.is_withheld = False
+        """Whether the shared rules are not known yet: calls with effects are refused."""
 
     def begin(self, runtime: Runtime, policies: PolicyBook) -> None:
         """Blocks until the store was read, or does not answer."""
         self._share_artifacts(runtime)
         self._policies = policies
-        if not self.mirror.refresh_now() and not self.mirror.exists:
+        self.is_withheld = not self.mirror.refresh_now() and not self.mirror.exists
+        if self.is_withheld:
             policies.withhold(SettingsError(self._home.saved_rules, None, _NO_COPY))
         policies.refresh()
 
@@ -51,6 +54,7 @@ class Sharing:
 
     def _refreshed(self) -> None:
         assert self._policies is not None
+        self.is_withheld = False
         self._policies.withhold(None)
         self._policies.refresh()
 

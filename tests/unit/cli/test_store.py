@@ -250,13 +250,11 @@ def test_status_says_that_the_database_is_away(home: Path, tmp_path: Path) -> No
 def test_an_address_that_is_none_is_said_and_its_password_is_not(home: Path, tmp_path: Path, store: str) -> None:
     (home / "settings.toml").write_text(f"[store]\n{store}\n")
     read = callgate("call", "list_dir", "path=.", cwd=tmp_path)
-    assert read.code == 0
-    write = callgate("call", "write_file", "path=a", "content=x", "--yes", "--json", cwd=tmp_path)
-    assert write.json["error"]["reason"] == "store_unwritable"
+    write = callgate("call", "write_file", "path=a", "content=x", "--yes", cwd=tmp_path)
     listed, status, health = (
         callgate(*words, cwd=tmp_path) for words in (("sessions", "list"), ("store", "status"), ("doctor",))
     )
-    assert (listed.code, status.code) == (2, 2)
+    assert [each.code for each in (read, write, listed, status)] == [2] * 4  # whose rules are not known either
     for ran in (read, write, listed, status, health):
         assert "hush" not in ran.out + ran.err and "internal" not in ran.out + ran.err
-    assert "[store]" in listed.err and "[store]" in write.out
+    assert "[store]" in listed.err and "[store]" in write.err

@@ -69,13 +69,22 @@ TABLE: dict[str, tuple[str, str, str]] = {
     "mcp restart": ("no_such_server", INSTANCE, OBJECT),
     "status": ("", INSTANCE, OBJECT),
     "dashboard": ("--no-open", INSTANCE, OBJECT),
+    "servers": ("", NOBODY, OBJECT),
+    "store status": ("", NOBODY, OBJECT),
     "workers list": ("", NOBODY, OBJECT),
     "workers token": ("list", NOBODY, OBJECT),
     "mcp serve": ("", OWN, FAILS),
     "mcp wrap": ("-- true", OWN, FAILS),
     "chat": ("", OWN, FAILS),
 }
-ELSEWHERE = {"acp": "here", "call": "test_settings_watched", "serve": "here", "stop": "here", "watch": "here"}
+ELSEWHERE = {
+    "acp": "here",
+    "call": "test_settings_watched",
+    "serve": "here",
+    "stop": "here",
+    "store move": "test_store: no instance may run",
+    "watch": "here",
+}
 
 
 class Place(NamedTuple):

@@ -65,6 +65,8 @@ def explained() -> Iterator[None]:
         ) from error
     except _NOT_FOUND as error:
         raise not_found(str(error)) from error
+    except SettingsError as error:
+        raise CliError(str(error), reason="settings_invalid") from error
     except StoreError as error:
         raise CliError(
             str(error), error_class=ToolErrorClass.EXECUTION_ERROR, reason="store_unusable"

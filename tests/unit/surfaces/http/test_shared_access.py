@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from callgate.surfaces.http.access import SHORT_S, Visitor
-from callgate.surfaces.http.shared_access import USED, SharedAccess
+from callgate.surfaces.http.servers.shared_access import USED, SharedAccess
 from tests.memory_store import MemoryStore, Tables
 
 

@@ -10,8 +10,8 @@ from callgate.audit.reading import Filter
 from callgate.audit.records import CallRecord
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.operations import Operation, Request
-from callgate.surfaces.http.records import find_page
 from callgate.surfaces.http.routes.calls import Limit
+from callgate.surfaces.http.routes.records import find_page
 from callgate.surfaces.http.routes.values import Input, Value
 
 Moment = Annotated[float, Meta(ge=0, lt=1e11)]

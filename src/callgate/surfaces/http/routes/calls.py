@@ -31,9 +31,9 @@ from callgate.surfaces.http.disconnects import while_connected
 from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import Problem, conflict, not_found
-from callgate.surfaces.http.records import find_page, find_record
 from callgate.surfaces.http.responses import Streamed
 from callgate.surfaces.http.routes.in_flight import cancel_elsewhere, open_calls
+from callgate.surfaces.http.routes.records import find_page, find_record
 from callgate.surfaces.http.routes.rows import classes_of, open_rows, row_of_record
 from callgate.surfaces.http.routes.values import (
     CallRow,

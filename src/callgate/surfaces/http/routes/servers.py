@@ -12,12 +12,12 @@ from msgspec import Meta
 from callgate.audit.reading import Filter
 from callgate.core.errors import ToolErrorClass
 from callgate.core.task_sets import start_task
-from callgate.surfaces.http import records
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.owners import SETTLED
 from callgate.surfaces.http.problems import Problem, bad_request, forbidden, not_found
 from callgate.surfaces.http.responses import Streamed
+from callgate.surfaces.http.routes import records
 from callgate.surfaces.http.routes.calls import Limit
 from callgate.surfaces.http.routes.rows import open_rows
 from callgate.surfaces.http.routes.values import CallRow, Input, Value
