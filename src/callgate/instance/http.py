@@ -19,7 +19,7 @@ from callgate.surfaces.http.addresses import (
 )
 from callgate.surfaces.http.dependencies import Dependencies, Served
 from callgate.surfaces.http.lazy_server import LazyHttpServer
-from callgate.surfaces.http.servers.directory import Description, Servers
+from callgate.surfaces.http.servers.directory import SOON_S, Description, Servers
 from callgate.surfaces.http.servers.shared_access import SharedAccess
 from callgate.surfaces.socket.instances import InstanceRecord
 from callgate.surfaces.unfinished import Unfinished
@@ -74,7 +74,11 @@ def open_http(
         skills=lambda: wired.skills,
         refresh=wired.policies.refresh,
         unfinished=unfinished,
-        servers=Servers(wired.runtime.store, _description(names, record)),
+        servers=Servers(
+            wired.runtime.store,
+            _description(names, record),
+            SOON_S if wired.sharing is None else 0.0,
+        ),
         draining=draining,
         workers=lambda: wired.workers,
     )

@@ -28,6 +28,8 @@ TARGET = "/v1/server/records"
 _LIMIT_S = 2.0
 _MERGED = "merged."
 _HERE = ""
+_PLAIN = ("text", "tool", "session", "call", "decision", "since_ms")
+"""Fields of a filter that a query has as they are."""
 
 
 class RecordPage(msgspec.Struct, frozen=True):
@@ -110,9 +112,14 @@ async def _ask(
     context: Context, server: Server, wanted: Filter, limit: int, before: str | None
 ) -> RecordPage:
     assert context.carrier is not None
-    query = {"wanted": msgspec.json.encode(wanted).decode(), "limit": str(limit)}
-    if before is not None:
-        query["before"] = before
+    fields = {
+        **{name: getattr(wanted, name) for name in _PLAIN},
+        "errors": None if wanted.error_classes is None else ",".join(wanted.error_classes),
+        "without_error": "true" if wanted.without_error else None,
+        "limit": limit,
+        "before": before,
+    }
+    query = {name: value for name, value in fields.items() if value is not None}
     answer = await context.carrier.ask(server, f"{TARGET}?{urlencode(query)}", _LIMIT_S)
     if answer is None:
         return RecordPage([], before)  # it may answer the next time

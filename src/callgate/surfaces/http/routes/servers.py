@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 
 from callgate.audit.reading import Filter
@@ -15,7 +14,7 @@ from callgate.core.task_sets import start_task
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.owners import SETTLED
-from callgate.surfaces.http.problems import Problem, bad_request, forbidden, not_found
+from callgate.surfaces.http.problems import Problem, forbidden, not_found
 from callgate.surfaces.http.responses import Streamed
 from callgate.surfaces.http.routes import records
 from callgate.surfaces.http.routes.calls import Limit
@@ -32,7 +31,15 @@ from callgate.surfaces.http.stream.delta_streams import DeltaStream
 
 
 class RecordsQuery(Input, frozen=True, kw_only=True):
-    wanted: str
+    text: str | None = None
+    tool: str | None = None
+    session: str | None = None
+    call: str | None = None
+    decision: str | None = None
+    errors: str | None = None
+    """Classes, with commas between them."""
+    without_error: bool = False
+    since_ms: int | None = None
     limit: Limit = 100
     before: str | None = None
 
@@ -140,10 +147,16 @@ async def change_deltas(context: Context, request: Request) -> Changed:
 
 async def list_records(context: Context, request: Request) -> records.RecordPage:
     query: RecordsQuery = request.query
-    try:
-        wanted = msgspec.json.decode(query.wanted, type=Filter)
-    except msgspec.DecodeError:
-        raise bad_request("What is wanted cannot be read.") from None
+    wanted = Filter(
+        text=query.text,
+        tool=query.tool,
+        session=query.session,
+        call=query.call,
+        decision=query.decision,
+        error_classes=None if query.errors is None else query.errors.split(","),
+        without_error=query.without_error,
+        since_ms=query.since_ms,
+    )
     return await records.read_page(context, wanted, query.limit, query.before)
 
 

@@ -9,7 +9,6 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
-from callgate.core.errors import ToolHostUnavailable
 from callgate.core.events import Event
 from callgate.core.messages import Message
 from callgate.core.sessions import POOL_NAME, Mode, PoolWorkspace
@@ -167,10 +166,10 @@ async def _pool_workspace(context: Context, given: str, directory: str | None) -
     pool, _, name = given.partition("/")
     names = await context.workers().pools.workspaces(pool)
     if not names:
-        raise ToolHostUnavailable(
+        raise conflict(
             f"No worker of pool {pool} is connected. Start one with: callgate worker --server URL"
             f" --pool {pool} --workspace DIR",
-            reason="no_worker",
+            "no_worker",
         )
     if name and name not in names:
         raise not_found(f"workspace in pool {pool}; there are: {', '.join(names)}")

@@ -26,6 +26,8 @@ from callgate.core.task_sets import TaskSet
 from callgate.protocol import carried_requests
 from callgate.protocol.carried_requests import Carried, Verifier
 
+SOON_S = 1.5
+"""After the first look of an instance at its home."""
 KIND = "server"
 EVERYONE = ""
 """In `people`: those who answer questions of any session."""
@@ -63,7 +65,13 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 class Servers:
     """This server among the others. One per instance."""
 
-    def __init__(self, store: Callable[[], Awaitable[Store]], about: Description) -> None:
+    def __init__(
+        self,
+        store: Callable[[], Awaitable[Store]],
+        about: Description,
+        announced_after_s: float = SOON_S,
+    ) -> None:
+        self._announced_after_s = announced_after_s
         self._store = store
         self._about = about
         self._people: Counter[str] = Counter()
@@ -74,6 +82,7 @@ class Servers:
         """Whether others can know of this server."""
         self._known: dict[str, Server] = {}
         """Servers found before: what an owner says of its address never changes."""
+        self._soon: asyncio.TimerHandle | None = None
         self._key: bytes | None = None
         self._verifier: Verifier | None = None
         self._warned: dict[str, float] = {}
@@ -85,14 +94,20 @@ class Servers:
     # Being known.
 
     def start(self) -> None:
-        self._changed.set()
+        """Announce it when somebody needs to know of it, or soon: an instance that finds its home
+        gone when it first looks writes nothing there."""
+        self._soon = asyncio.get_running_loop().call_later(
+            self._announced_after_s, self._changed.set
+        )
         self._tasks.start(self._announce())
 
-    async def close(self) -> None:
-        """Withdraw the entry. Idempotent."""
+    async def close(self, *, withdraws: bool = True) -> None:
+        """Withdraw the entry, unless there is no home any more to do it from. Idempotent."""
+        if self._soon is not None:
+            self._soon.cancel()
         self._tasks.cancel()
         await self._tasks.wait()
-        if not self.is_announced:
+        if not self.is_announced or not withdraws:
             return
         self.is_announced = False
         try:
@@ -117,6 +132,8 @@ class Servers:
 
     async def told(self) -> None:
         """Wait until others can know what changed here, or for a while."""
+        if not self.is_announced:
+            self._changed.set()
         try:
             async with asyncio.timeout(_TOLD_S):
                 await self._written.wait()
