@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from functools import partial
 
 from callgate.core.sessions import Mode
 from callgate.instance.directories import ServedDirectories
@@ -19,7 +21,7 @@ from callgate.surfaces.http.addresses import (
 )
 from callgate.surfaces.http.dependencies import Dependencies, Served
 from callgate.surfaces.http.lazy_server import LazyHttpServer
-from callgate.surfaces.http.servers.directory import SOON_S, Description, Servers
+from callgate.surfaces.http.servers.directory import Description, Servers
 from callgate.surfaces.http.servers.shared_access import SharedAccess
 from callgate.surfaces.socket.instances import InstanceRecord
 from callgate.surfaces.unfinished import Unfinished
@@ -77,12 +79,19 @@ def open_http(
         servers=Servers(
             wired.runtime.store,
             _description(names, record),
-            SOON_S if wired.sharing is None else 0.0,
+            partial(is_same_directory, home.path, os.stat(home.path)),
         ),
         draining=draining,
         workers=lambda: wired.workers,
     )
     return LazyHttpServer(listening, dependencies), access
+
+
+def is_same_directory(path: str, before: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), before)
+    except OSError:
+        return False
 
 
 def _advertised(url: str | None) -> str | None:

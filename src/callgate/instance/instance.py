@@ -203,14 +203,9 @@ class Instance:
     def _join_servers(self, servers: Servers | None, closing: AsyncExitStack) -> None:
         """Be one of the servers that share the store."""
         if servers is not None:
-            closing.push_async_callback(self._leave_servers, servers)
+            closing.push_async_callback(servers.close)
             closing.callback(self.runtime.ask_elsewhere(servers.has_person_for))
             servers.start()
-
-    async def _leave_servers(self, servers: Servers) -> None:
-        """Where it cannot serve any longer, its home may be gone: then nothing is written."""
-        is_sound = not self._maintaining.done() or self._maintaining.cancelled()
-        await servers.close(withdraws=is_sound)
 
     def _sound_settings(self) -> Settings | None:
         policies = self._wired.policies

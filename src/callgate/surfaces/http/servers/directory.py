@@ -26,8 +26,6 @@ from callgate.core.task_sets import TaskSet
 from callgate.protocol import carried_requests
 from callgate.protocol.carried_requests import Carried, Verifier
 
-SOON_S = 1.5
-"""After the first look of an instance at its home."""
 KIND = "server"
 EVERYONE = ""
 """In `people`: those who answer questions of any session."""
@@ -69,9 +67,10 @@ class Servers:
         self,
         store: Callable[[], Awaitable[Store]],
         about: Description,
-        announced_after_s: float = SOON_S,
+        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._announced_after_s = announced_after_s
+        """`may_write`: whether its home is still there; else nothing is written."""
+        self._may_write = may_write
         self._store = store
         self._about = about
         self._people: Counter[str] = Counter()
@@ -82,7 +81,6 @@ class Servers:
         """Whether others can know of this server."""
         self._known: dict[str, Server] = {}
         """Servers found before: what an owner says of its address never changes."""
-        self._soon: asyncio.TimerHandle | None = None
         self._key: bytes | None = None
         self._verifier: Verifier | None = None
         self._warned: dict[str, float] = {}
@@ -94,20 +92,14 @@ class Servers:
     # Being known.
 
     def start(self) -> None:
-        """Announce it when somebody needs to know of it, or soon: an instance that finds its home
-        gone when it first looks writes nothing there."""
-        self._soon = asyncio.get_running_loop().call_later(
-            self._announced_after_s, self._changed.set
-        )
+        self._changed.set()
         self._tasks.start(self._announce())
 
-    async def close(self, *, withdraws: bool = True) -> None:
-        """Withdraw the entry, unless there is no home any more to do it from. Idempotent."""
-        if self._soon is not None:
-            self._soon.cancel()
+    async def close(self) -> None:
+        """Withdraw the entry. Idempotent."""
         self._tasks.cancel()
         await self._tasks.wait()
-        if not self.is_announced or not withdraws:
+        if not self.is_announced or not self._may_write():
             return
         self.is_announced = False
         try:
@@ -132,8 +124,6 @@ class Servers:
 
     async def told(self) -> None:
         """Wait until others can know what changed here, or for a while."""
-        if not self.is_announced:
-            self._changed.set()
         try:
             async with asyncio.timeout(_TOLD_S):
                 await self._written.wait()
@@ -148,6 +138,8 @@ class Servers:
         while True:
             await self._changed.wait()
             self._changed.clear()
+            if not self._may_write():
+                continue
             try:
                 store = await self._store()
                 value = msgspec.json.encode(self.about).decode()
