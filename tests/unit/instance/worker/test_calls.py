@@ -201,7 +201,7 @@ def test_a_tool_that_works_with_files_of_the_server_is_not_for_a_pool(tmp_path: 
 
 def test_a_pool_without_workers_is_a_clear_error(deployed: Deployment) -> None:
     opened = deployed.http.post("/v1/sessions", json={"pool": "build"})
-    assert opened.status_code == 503
+    assert opened.status_code == 409
     assert opened.json()["error"]["message"].startswith("No worker of pool build is connected.")
     worker = deployed.worker(deployed.token("build"), "one")
     assert deployed.http.post("/v1/sessions", json={"pool": "build/other"}).status_code == 404
