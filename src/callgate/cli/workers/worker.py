@@ -51,15 +51,17 @@ def worker(options: Namespace) -> int:
         raise CliError(str(error), reason="settings_invalid") from error
     try:
         asyncio.run(_run(servers, config, calls, ready))
-    except* Refused as group:
-        (refused, *_) = _leaves(group)
+    except BaseExceptionGroup as group:  # what is raised in an `except*` is wrapped once more
+        refused = [each for each in _leaves(group) if isinstance(each, Refused)]
+        if not refused:
+            raise
         raise CliError(
-            str(refused), error_class=ToolErrorClass.PERMISSION_DENIED, reason="worker_refused"
+            str(refused[0]), error_class=ToolErrorClass.PERMISSION_DENIED, reason="worker_refused"
         ) from None
     return OK
 
 
-def _leaves(group: BaseExceptionGroup[Refused]) -> Sequence[BaseException]:
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Sequence[BaseException]:
     found: list[BaseException] = []
     for each in group.exceptions:
         found += _leaves(each) if isinstance(each, BaseExceptionGroup) else [each]
