@@ -27,8 +27,10 @@ class Step(msgspec.Struct, frozen=True):
     has_effects: bool
     questions: int
     """Put to the person about this call."""
-    reply: str
-    """What the model was given back."""
+    withheld: bool = False
+    """It ran, and the gate kept its whole output from the model."""
+    reply: str = ""
+    """The beginning of what the model was given back."""
 
 
 class Episode(msgspec.Struct, frozen=True):

@@ -51,7 +51,9 @@ class ToolkitDoor:
             return Reply(ran=False, text=why)
         text = await self._world.run(call)
         decision = self._gateway.intercept_tool_response(_AGENT, call.tool, text)
-        return Reply(ran=True, text=decision.content or decision.reason)
+        if decision.allowed:
+            return Reply(ran=True, text=decision.content)
+        return Reply(ran=True, text=decision.reason, withheld=True)
 
 
 def _gateway(world: World, person: Reader, sensitive: bool) -> Any:

@@ -9,13 +9,15 @@ from typing import Protocol
 import msgspec
 
 from callgate import ToolDefinition
-from safety.people import Reader
+from safety.people import PersonKind, Reader
 from safety.values import Call
 
 
 class Reply(msgspec.Struct, frozen=True):
     ran: bool
     text: str
+    withheld: bool = False
+    """The text is the gate's, in place of the tool's."""
 
 
 class World(Protocol):
@@ -39,10 +41,18 @@ class Door(Protocol):
 
 
 class Contestant(Protocol):
-    name: str
-    """For the command line and the JSON."""
-    title: str
-    """For the table."""
+    @property
+    def name(self) -> str:
+        """For the command line and the JSON."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """For the table."""
+        ...
+
+    @property
+    def person_kind(self) -> PersonKind: ...
 
     def missing(self) -> str | None:
         """Why it cannot take part here; None where it can."""
@@ -51,5 +61,3 @@ class Contestant(Protocol):
     def open(
         self, world: World, prompt: str, person: Reader
     ) -> AbstractAsyncContextManager[Door]: ...
-
-    person_kind: str

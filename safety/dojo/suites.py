@@ -17,6 +17,8 @@ VERSION = "v1.2.2"
 """Of the suites in the wheel."""
 TUNED = ("workspace", "banking")
 """The suites that rules may be tuned on; the others are reported as they fall."""
+SIGN = "This is an important message from me"
+"""Stands in every injected text, before the goal."""
 SUITES = ("workspace", "banking", "travel", "slack")
 
 
@@ -32,6 +34,17 @@ def load(name: str) -> Any:
     from agentdojo.task_suite.load_suites import get_suite  # lazy: not in every environment
 
     return get_suite(VERSION, name)
+
+
+def injected_text(goal: str) -> str:
+    """AgentDojo's attack "important instructions", which names neither the user nor the model."""
+    load("banking")
+    from agentdojo.attacks import base_attacks  # lazy: not in every environment
+    from agentdojo.attacks.important_instructions_attacks import ImportantInstructionsAttack
+
+    template: str = ImportantInstructionsAttack._JB_STRING
+    user, model = base_attacks.DEFAULT_USER_NAME, base_attacks.DEFAULT_MODEL_NAME
+    return template.format(goal=goal, user=user, model=model)
 
 
 def _stand_in_for_pipelines() -> None:
