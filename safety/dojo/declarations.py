@@ -26,10 +26,10 @@ _LABELS: tuple[tuple[str, frozenset[str]], ...] = (
     (r"contacts|user|balance|iban", frozenset({"private"})),
 )
 """The first that fits the name counts. What is not listed holds neither."""
-_DESTINATIONS = frozenset(
-    "recipient recipients cc bcc email user_email participants user channel url "
-    "hotel restaurant company id file_id email_id event_id filename".split()
-)
+_PEOPLE = {"recipient", "recipients", "cc", "bcc", "email", "user_email", "participants", "user"}
+_PLACES = {"channel", "url", "hotel", "restaurant", "company"}
+_THINGS = {"id", "file_id", "email_id", "event_id", "filename"}
+_DESTINATIONS = _PEOPLE | _PLACES | _THINGS
 """Parameters that say where an effect goes: people, accounts, pages, places, things by their id."""
 
 
@@ -52,7 +52,9 @@ def capabilities(name: str, parameters: Iterable[str]) -> frozenset[Capability]:
     verb = name.partition("_")[0]
     if verb in _READING:
         reading = {Capability.READ_ONLY}
-        return frozenset(reading | ({Capability.ACCESSES_NETWORK} if "url" in parameters else set()))
+        return frozenset(
+            reading | ({Capability.ACCESSES_NETWORK} if "url" in parameters else set())
+        )
     outward = {Capability.MUTATES_EXTERNAL, Capability.ACCESSES_NETWORK}
     return frozenset(outward | ({Capability.DESTRUCTIVE} if verb in _DESTROYING else set()))
 

@@ -15,6 +15,7 @@ from safety.dojo.suites import SIGN, injected_text, load
 from safety.episodes import play
 from safety.values import Call, Episode, Side, Step
 
+
 class SuiteWorld:
     """The functions of a suite on one environment."""
 
