@@ -242,10 +242,10 @@ def is_online(subject: Subject) -> bool:
 
 
 def destinations_of(subject: Subject, guard: GuardSettings) -> tuple[str, ...]:
-    """Where a call goes: what a narrow answer covers. Of one that sends nothing out, its files."""
+    """Where a call goes that sends something out or destroys: what a narrow answer covers."""
     arguments = subject.checked.arguments
     if not subject.tool.is_guarded:
-        return tuple(dict.fromkeys(path.real for path in subject.resolved_paths))
+        return ()
     if subject.enclosure is not None:
         command = arguments.get("command")
         hosts = hosts_in(command) if isinstance(command, str) and is_online(subject) else ()
