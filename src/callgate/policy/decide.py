@@ -46,7 +46,7 @@ _HAPPENS = {
 _REMEMBERED = 20_000
 _STRICT = {mode: at for at, mode in enumerate(PolicyMode)}
 """auto, prompt_once, prompt, deny: of several words about one tool the strictest counts."""
-GUARD_REASONS = frozenset({"untrusted_destination", "private_outward", "secret_outward"})
+GUARD_REASONS = frozenset({"untrusted_destination", "secret_outward"})
 """Of decisions that no remembered answer for the whole tool covers (`policy.guard`)."""
 _NEEDS_NETWORK = "It needs the network."
 

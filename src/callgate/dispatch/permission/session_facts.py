@@ -116,7 +116,7 @@ class SessionFacts:
             found, hosts = self._of_command(subject, guard, answered)
         else:
             names = parameters(tool, guard)
-            takes_destinations = bool(names)
+            takes_destinations = bool(names) or tool.definition.destination_params is not None
             found = self._trace(subject, names, guard, answered)
             if Label.UNTRUSTED in self.labels and tool.outward:
                 rest = [
