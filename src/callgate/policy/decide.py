@@ -500,11 +500,16 @@ def guard(decision: Decision, question: Question) -> Decision:
         return decision
     if decision.outcome is Outcome.ALLOW and decision.any_destination:
         return decision
-    from callgate.policy.guard import objection  # lazy: most calls have no conversation  # noqa: PLC0415
+    from callgate.policy.guard import describe, objection  # lazy: most calls have no conversation  # noqa: PLC0415
 
     objected = objection(flow)
-    if objected is None:
+    if objected is None and question.mode is Mode.GUARDED and not decision.explicit:
+        if decision.outcome is Outcome.ASK and flow.unvouched:
+            why = f"Mode guarded asks, because {describe(flow)}"
+            return msgspec.structs.replace(decision, reason="mode_guarded", sentence=why)
         return _within_hosts(decision, flow)
+    if objected is None:
+        return decision
     reason, sentence = objected
     return Decision(
         outcome=Outcome.ASK,

@@ -138,6 +138,8 @@ class SessionFacts:
     def traces(self, subject: Subject) -> tuple[Trace, ...]:
         """Where all values of a call come from: short ones whole, of long texts their parts."""
         names = parameters(subject.tool, self.settings)
+        if subject.enclosure is not None:
+            return self._of_command(subject, self.settings, frozenset())[0]
         return tuple(self._all_traces(subject, frozenset(names)))
 
     def _all_traces(self, subject: Subject, names: frozenset[str]) -> Iterator[Trace]:
