@@ -22,9 +22,10 @@ from typing import Any
 from callgate import __version__
 from safety import report
 from safety.contestants.ports import Contestant
-from safety.contestants.rows import DOJO_ROWS
+from safety.contestants.rows import DOJO_ROWS, SHELL_ROWS
 from safety.dojo import suites
 from safety.report import Row
+from safety.shell.runs import SUITES as SHELL_SUITES
 from safety.values import Episode
 from safety.work import Piece, run_all
 
@@ -85,12 +86,13 @@ def _tables(half: str, rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _contestants(half: str, only: Sequence[str] | None) -> list[Contestant]:
-    rows = DOJO_ROWS
+    rows = SHELL_ROWS if half == "shell" else DOJO_ROWS
     return [each for each in rows if not only or each.name in only]
 
 
 def _suites(half: str, only: Sequence[str] | None) -> list[str]:
-    return [name for name in suites.SUITES if not only or name in only]
+    names = SHELL_SUITES if half == "shell" else suites.SUITES
+    return [name for name in names if not only or name in only]
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
