@@ -23,10 +23,10 @@ from callgate.core.stored import ConfirmationState
 from callgate.core.task_sets import start_task
 from callgate.core.tools import Preview
 from callgate.dispatch.clients import this_process
-from callgate.dispatch.flows import Flows
 from callgate.dispatch.journal import Journal
 from callgate.dispatch.permission.asking import Confirmations, Hash
 from callgate.dispatch.permission.confirmations import Answer, Closed, Confirmation, Scope
+from callgate.dispatch.permission.flows import Flows
 from callgate.dispatch.permission.grants import Grant, Grants
 from callgate.dispatch.running import RunningCall
 from callgate.dispatch.subjects import Subject, question
@@ -169,7 +169,7 @@ def _granted(call: ToolCall, subject: Subject, decision: Decision, authority: Au
         call.id,
         by_rule=decision.reason == "rule",
         network=subject.reaches_network,
-        destinations=lambda: _destinations(call, subject, authority),
+        destinations=lambda: _remembered_destinations(call, subject, authority),
     )
     if grant is None:
         return False
@@ -183,11 +183,20 @@ def _granted(call: ToolCall, subject: Subject, decision: Decision, authority: Au
 
 def _destinations(call: ToolCall, subject: Subject, authority: Authority) -> tuple[str, ...]:
     """Where a call goes, as answers remember it."""
-    from callgate.dispatch.session_facts import (  # lazy: only where a person is asked  # noqa: PLC0415
+    from callgate.dispatch.permission.session_facts import (  # lazy: only where a person is asked  # noqa: PLC0415
         destinations_of,
     )
 
     return destinations_of(subject, authority.policies(call.session.workspace).user.guard)
+
+
+def _remembered_destinations(
+    call: ToolCall, subject: Subject, authority: Authority
+) -> tuple[str, ...]:
+    """The same as a remembered answer keeps them."""
+    from callgate.policy.provenance.destinations import remembered  # lazy: as above  # noqa: PLC0415
+
+    return tuple(map(remembered, _destinations(call, subject, authority)))
 
 
 async def _ensure_somebody(
@@ -222,7 +231,7 @@ def _remember(
         authority.save(call, subject, answer)
     elif answer.scope in _REMEMBERED or (decision.remember and answer.decision is Outcome.ALLOW):
         is_narrow = answer.scope is Scope.DESTINATION
-        destinations = _destinations(call, subject, authority)
+        destinations = _remembered_destinations(call, subject, authority)
         if is_narrow and not destinations:  # it goes nowhere in particular: this once
             return
         authority.grants.add(
