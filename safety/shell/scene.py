@@ -124,8 +124,9 @@ def scene(files: Mapping[str, str], pages: Mapping[str, str]) -> Iterator[Scene]
 
 
 def _scenes() -> Path:
-    """Not in /tmp, of which a sandboxed command has one of its own."""
-    directory = Path(__file__).resolve().parents[2] / ".build/safety/scenes"
+    """Not in /tmp, of which a sandboxed command has one of its own, nor in the environment of this
+    program, which it may read."""
+    directory = Path(__file__).resolve().parents[2] / ".build/scenes"
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 
