@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from callgate.core.calls import CallerKind
-from callgate.core.content import Label
 from callgate.core.effects import SideEffects
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Mode
@@ -486,7 +485,7 @@ def _in_guarded_mode(question: Question) -> str:
         return ""
     if flow is None:
         return ""
-    if flow.vouched or (not flow.destinations and Label.UNTRUSTED not in flow.labels):
+    if flow.vouched or (flow.takes_destinations and not flow.destinations):
         return "Mode guarded lets this go where your words, settings or answers say."
     return ""
 

@@ -33,7 +33,7 @@ CALLERS = (
     "renderer",
     "internal",
 )
-_ANSWERS = ("once", "session", "always")
+_ANSWERS = ("once", "destination", "session", "always")
 _SCOPES = f"""\
 once covers this call alone, session the same tool for the rest of the session, and always
 saves a rule. At a terminal all that would be allowed is shown first, unless --sha256 says
