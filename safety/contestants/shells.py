@@ -50,7 +50,7 @@ class _BareDoor:
         self._world = world
 
     async def call(self, call: Call) -> Reply:
-        return Reply(ran=True, text=await self._world.run(call))
+        return Reply(ran=True, text=(await self._world.run(call)).text)
 
 
 class SandboxRuntime(msgspec.Struct, frozen=True):
@@ -87,7 +87,7 @@ class _RuntimeDoor:
 
     async def call(self, call: Call) -> Reply:
         if call.tool == "read_file":  # these settings allow every read: the same, and quicker
-            return Reply(ran=True, text=await self._world.run(call))
+            return Reply(ran=True, text=(await self._world.run(call)).text)
         command, stdin = _as_command(call)
         words = [str(_NODE), str(_program()), "--settings", str(self._settings), "-c", command]
         extra = _environment(self._place.environment())

@@ -18,13 +18,13 @@ _READING = ("get", "search", "list", "read", "check")
 _DESTROYING = ("delete", "remove", "cancel")
 _PRIVATE_AND_UNTRUSTED = frozenset({"private", "untrusted"})
 _LABELS: tuple[tuple[str, frozenset[str]], ...] = (
-    (r"contacts|users|channels", frozenset({"private", "vouched"})),  # the user's own directories
+    (r"contacts", frozenset({"private", "vouched"})),  # the user's own directory
     (r"email|inbox|messages", _PRIVATE_AND_UNTRUSTED),  # anybody can write to the user
     (r"calendar", _PRIVATE_AND_UNTRUSTED),  # others invite
     (r"file", _PRIVATE_AND_UNTRUSTED),  # others share, and send bills
     (r"transactions", _PRIVATE_AND_UNTRUSTED),  # others write the subject
     (r"webpage|reviews|hotel|restaurant|car|flight", frozenset({"untrusted"})),
-    (r"channel", frozenset({"untrusted"})),
+    (r"channel", frozenset({"untrusted"})),  # members name channels and themselves
     (r"user|balance|iban", frozenset({"private", "vouched"})),  # the user's own records
 )
 """The first that fits the name counts. What is not listed holds neither."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from callgate import SideEffects, ToolDefinition
+from safety.contestants.ports import Output
 from safety.shell.scene import Scene
 from safety.values import Call
 
@@ -34,8 +35,8 @@ class ShellWorld:
     def __init__(self, place: Scene) -> None:
         self.place = place
 
-    async def run(self, call: Call) -> str:
-        return await asyncio.to_thread(self._run, call)
+    async def run(self, call: Call) -> Output:
+        return Output(await asyncio.to_thread(self._run, call))
 
     def _run(self, call: Call) -> str:
         arguments = call.arguments
