@@ -9,6 +9,8 @@ import sys
 from argparse import Namespace
 from typing import Any, NamedTuple
 
+import msgspec
+
 from callgate.cli.arguments import read_arguments
 from callgate.cli.embedded import find_tool, open_runtime
 from callgate.cli.errors import OK, CliError
@@ -17,10 +19,12 @@ from callgate.cli.ui.output import print_json
 from callgate.cli.ui.terminal import Paint, paint_for
 from callgate.cli.ui.visible import visible
 from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.content import Label
 from callgate.core.errors import ToolError
 from callgate.dispatch.subjects import Subject, question
 from callgate.policy.commands import Verdict, judge, read_command
 from callgate.policy.decide import Decision, applies
+from callgate.policy.provenance.sources import lines_for_person
 from callgate.policy.rules import Origin, Outcome, Rule
 from callgate.wiring.runtime import Wired
 
@@ -72,6 +76,10 @@ def explain(options: Namespace) -> int:
             session=session,
             caller=CallerKind(options.caller),
         )
+        if options.said is not None or options.read:
+            flows = wired.dispatcher.authority.flows
+            flows.tell(session, options.said or "")
+            flows.assume(session, map(Label, options.read))
         subject, decision = wired.runtime.explain(call)
         restrictions = _restrictions(wired, call, subject)
     except ToolError as error:
@@ -114,6 +122,8 @@ def _show(
         print(f"  {each.how:<9}  {visible(f'{each.path} ({each.rule}, {each.origin})')}")
     for path in subject.resolved_paths:
         print(f"  path       {visible(path.real)}")
+    for line in lines_for_person(decision.provenance):
+        print(f"  value      {visible(line)}")
     for verdict in verdicts:
         print(f"  command    {visible(str(verdict))}")
 
@@ -137,6 +147,7 @@ def _described(
         "workspace": call.session.workspace,
         "sandbox": None if subject.enclosure is None else str(subject.enclosure),
         "paths": [path.real for path in subject.resolved_paths],
+        "provenance": msgspec.to_builtins(decision.provenance),
         "arguments_sha256": subject.checked.sha256,
         "commands": [verdict.described() for verdict in verdicts],
         "restrictions": [

@@ -43,6 +43,14 @@ that it was seen. {IDS}"""
 def _explain(parser: Parser) -> None:
     add(parser, ARGS, *WORKSPACE_AND_MODE)
     parser.add_argument("--caller", choices=CALLERS, default="cli", help="who calls; default cli")
+    parser.add_argument("--said", metavar="TEXT", help="as if the user had written this before")
+    parser.add_argument(
+        "--read",
+        action="append",
+        choices=("private", "untrusted"),
+        default=[],
+        help="as if the session had read such content; may be repeated",
+    )
     add(parser, JSON)
 
 

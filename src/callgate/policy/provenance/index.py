@@ -10,6 +10,7 @@ however long the conversation is; a text over the limits is not indexed: its val
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -135,7 +136,7 @@ class ConversationIndex:
                     self._records.setdefault(id, []).append((name, source))
             if source.kind is SourceKind.VOUCHED:
                 self._add_fields(source, text, data)
-                continue
+                source = msgspec.structs.replace(source, kind=SourceKind.TOOL)
             table = self._tables.get(source.kind)
             if table is None:
                 in_full = source.kind in _FULL_TEXT
@@ -143,6 +144,7 @@ class ConversationIndex:
             table.add(source, text)
 
     def _add_fields(self, source: Source, text: str, data: Any) -> None:
+        words: Iterable[str]
         if data is not None and not isinstance(data, str):
             words = map(forms.fold, records.scalars(data))
         else:  # in running text only what is plainly a value

@@ -21,7 +21,7 @@ _NO_NOUNS = frozenset({"", "id", "uid", "uuid", "get", "search", "list", "find",
 def is_id_name(parameter: str) -> bool:
     """Whether a parameter, or a field, has the id of a record."""
     name = parameter.lower()
-    return name in _IDS or name.endswith(("_id", "_ids", "_uid"))
+    return name in _IDS or name.endswith(("_id", "_ids", "_uid")) or parameter.endswith("Id")
 
 
 def nouns(identifier: str) -> frozenset[str]:
