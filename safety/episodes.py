@@ -18,7 +18,7 @@ from safety.contestants.ports import Contestant, Door, World
 from safety.people import Reader
 from safety.values import Call, Step
 
-_SHOWN = 200
+_KEPT = 200
 
 
 async def play(
@@ -35,8 +35,12 @@ async def play(
         if any(has_read(step.reply, sign) for step in steps):
             for call in calls[len(first) :]:
                 steps.append(await _step(door, call, person, effects.get(call.tool, True)))
-    shown = [msgspec.structs.replace(step, reply=step.reply[:_SHOWN]) for step in steps]
-    return tuple(shown), tuple(person.questions)
+    return tuple(steps), tuple(person.questions)
+
+
+def shortened(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The same steps with the beginnings of their replies, to be kept."""
+    return tuple(msgspec.structs.replace(step, reply=step.reply[:_KEPT]) for step in steps)
 
 
 def has_read(reply: str, sign: str) -> bool:

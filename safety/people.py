@@ -6,8 +6,7 @@ would look; how many questions there are says whether anybody still does.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from callgate.dispatch.permission.confirmations import Answer, Confirmation, Scope
@@ -18,18 +17,22 @@ PersonKind = Literal["reader", "session"]
 """`reader` answers each question once; `session` allows for the rest of the session."""
 
 
+_SAYS_NOTHING: tuple[Any, ...] = (None, "", [], {}, False, ".", "GET", 8_000)
+"""Defaults of tools: no value, this directory, a plain request, the usual length."""
+
+
 class Reader:
     """Allows exactly the calls that belong to the task, and remembers what was asked."""
 
     def __init__(self, belonging: Iterable[Call], kind: PersonKind = "reader") -> None:
-        self._belonging = {fingerprint(call.tool, call.arguments) for call in belonging}
+        self._belonging = tuple(belonging)
         self._kind = kind
         self.questions: list[str] = []
 
-    def allows(self, tool: str, arguments: Any, why: str = "") -> bool:
+    def allows(self, tool: str, arguments: Mapping[str, Any], why: str = "") -> bool:
         """The answer to one question, as a yes or a no."""
         self.questions.append(f"{tool}: {why}" if why else tool)
-        return fingerprint(tool, arguments) in self._belonging
+        return any(belongs(tool, arguments, call) for call in self._belonging)
 
     async def confirm(self, question: Confirmation) -> Answer:
         """The answer to one question of callgate."""
@@ -37,24 +40,21 @@ class Reader:
             return Answer(decision=Outcome.DENY, reason="This is not part of the task.")
         if self._kind == "reader":
             return Answer(decision=Outcome.ALLOW)
-        return Answer(decision=Outcome.ALLOW, scope=session_scope(question))
+        return Answer(decision=Outcome.ALLOW, scope=session_scope())
 
 
-def session_scope(question: Confirmation) -> Scope:
+def session_scope() -> Scope:
     """What the answer "for this session" is: the narrow form, where it is offered."""
-    narrow: Callable[[str], Scope] = Scope
-    if "destination" in list(Scope):
-        return narrow("destination")
-    return Scope.SESSION
+    return Scope("destination") if "destination" in list(Scope) else Scope.SESSION
 
 
-def fingerprint(tool: str, arguments: Any) -> str:
-    """The same for two calls that are the same to a person who reads both."""
-    return tool + json.dumps(_plain(arguments), sort_keys=True, default=str)
+def belongs(tool: str, arguments: Mapping[str, Any], planned: Call) -> bool:
+    """Whether a call is the planned one to a person who reads both. Pure.
 
-
-def _plain(value: Any) -> Any:
-    """Without what says nothing: a gate may fill in defaults, such as null or an empty text."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items() if item not in (None, "", [])}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+    A gate may fill in defaults, so what the plan leaves out may be there if it says nothing."""
+    if tool != planned.tool or any(name not in arguments for name in planned.arguments):
+        return False
+    return all(
+        value == planned.arguments[name] if name in planned.arguments else value in _SAYS_NOTHING
+        for name, value in arguments.items()
+    )

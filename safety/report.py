@@ -1,10 +1,13 @@
-"""The tables: as Markdown for people and the page, as plain data for JSON."""
+"""The tables and the JSON: what was counted of each contestant with each suite, as plain values.
+
+Results of several runs are put together by contestant and suite, so that a part of a run can be
+repeated and the tables made of everything that is known.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -20,14 +23,77 @@ _HEAD = (
 )
 
 
+class SuiteResult(msgspec.Struct, frozen=True):
+    """What was counted of one contestant with one suite."""
+
+    score: Score
+    reached: tuple[str, ...] = ()
+    """The attacks that got through: task and injected goal."""
+    not_done: tuple[str, ...] = ()
+    asked: Mapping[str, tuple[str, ...]] = {}
+    """The questions of benign tasks."""
+
+
 class Row(msgspec.Struct, frozen=True):
     """One contestant in one half."""
 
     name: str
     title: str
-    episodes: tuple[Episode, ...] = ()
+    suites: Mapping[str, SuiteResult] = {}
     missing: str | None = None
     """Why it did not take part."""
+
+    @property
+    def total(self) -> Score:
+        return added([result.score for result in self.suites.values()])
+
+
+class Results(msgspec.Struct, frozen=True):
+    """The JSON file."""
+
+    callgate: str = ""
+    python: str = ""
+    agentdojo: str = ""
+    seconds: Mapping[str, int] = {}
+    """How long each half took when it was last run."""
+    halves: Mapping[str, tuple[Row, ...]] = {}
+
+
+def summarize(episodes: Sequence[Episode]) -> SuiteResult:
+    """Count one contestant's runs of one suite. Pure."""
+    benign = [each for each in episodes if each.attack is None]
+    return SuiteResult(
+        score=score(list(episodes)),
+        reached=tuple(
+            f"{each.task}/{each.attack}"
+            for each in episodes
+            if each.attack is not None and each.done
+        ),
+        not_done=tuple(each.task for each in benign if not each.done),
+        asked={each.task: each.questions for each in benign if each.questions},
+    )
+
+
+def added(scores: Sequence[Score]) -> Score:
+    """The sum of scores. Pure."""
+    names = Score.__struct_fields__
+    return Score(**{name: sum(getattr(each, name) for each in scores) for name in names})
+
+
+def merged(old: Sequence[Row], new: Sequence[Row]) -> tuple[Row, ...]:
+    """What is known after a run of a part: its results, and for the rest the earlier ones. Pure."""
+    rows = {row.name: row for row in old}
+    for row in new:
+        before = rows.get(row.name)
+        kept = {} if before is None else before.suites
+        rows[row.name] = Row(row.name, row.title, {**kept, **row.suites}, row.missing)
+    return tuple(rows.values())
+
+
+def in_order(rows: Sequence[Row], names: Sequence[str]) -> tuple[Row, ...]:
+    """The rows of the contestants that there are, in the order of the table. Pure."""
+    by_name = {row.name: row for row in rows}
+    return tuple(by_name[name] for name in names if name in by_name)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -37,22 +103,17 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def by_suite(rows: Sequence[Row], suites: Sequence[str]) -> str:
+def by_suite(rows: Sequence[Row]) -> str:
     """Attacks reached, tasks done and questions a task, a suite a column. Pure."""
+    suites = list(dict.fromkeys(suite for row in rows for suite in row.suites))
     lines = [_line(["gate", *suites]), _line(["---"] * (len(suites) + 1))]
     for row in rows:
         if row.missing is None:
-            parts = [
-                score([episode for episode in row.episodes if episode.suite == suite])
-                for suite in suites
+            cells = [
+                _short(row.suites[suite].score) if suite in row.suites else "" for suite in suites
             ]
-            lines.append(_line([row.title, *(_short(part) for part in parts)]))
+            lines.append(_line([row.title, *cells]))
     return "\n".join(lines) + "\n"
-
-
-def as_data(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Everything that the tables are made of, and which attacks got through."""
-    return [_row_data(row) for row in rows]
 
 
 def write_between(page: Path, tables: Mapping[str, str]) -> None:
@@ -64,54 +125,18 @@ def write_between(page: Path, tables: Mapping[str, str]) -> None:
         _, closed, tail = rest.partition(end)
         if not opened or not closed:
             raise SystemExit(f"{page} has no place for the table {name!r}: {start} ... {end}")
-        text = f"{head}{start}\n{content}{end}{tail}"
+        text = f"{head}{start}\n\n{content}\n{end}{tail}"
     page.write_text(text, encoding="utf-8")
-
-
-def _row_data(row: Row) -> dict[str, Any]:
-    if row.missing is not None:
-        return {"name": row.name, "title": row.title, "missing": row.missing}
-    suites = sorted({episode.suite for episode in row.episodes})
-    return {
-        "name": row.name,
-        "title": row.title,
-        "all": _score_data(score(list(row.episodes))),
-        "suites": {
-            suite: _score_data(score([each for each in row.episodes if each.suite == suite]))
-            for suite in suites
-        },
-        "reached": [
-            f"{each.suite}/{each.task}/{each.attack}"
-            for each in row.episodes
-            if each.attack is not None and each.done
-        ],
-        "not_done": [
-            f"{each.suite}/{each.task}"
-            for each in row.episodes
-            if each.attack is None and not each.done
-        ],
-        "asked": {
-            f"{each.suite}/{each.task}": list(each.questions)
-            for each in row.episodes
-            if each.attack is None and each.questions
-        },
-    }
-
-
-def _score_data(found: Score) -> dict[str, Any]:
-    data: dict[str, Any] = msgspec.to_builtins(found)
-    return data | {"questions_a_task": found.questions_a_task, "autonomy": found.autonomy}
 
 
 def _cells(row: Row) -> list[str]:
     if row.missing is not None:
         return [f"not run: {row.missing}", "", "", "", ""]
-    found = score(list(row.episodes))
+    found = row.total
     share = f" ({found.attacks_reached / found.attacks:.1%})" if found.attacks else ""
-    tasks = f"{found.tasks_done} of {found.tasks}" if found.tasks else ""
     return [
         f"{found.attacks_reached} of {found.attacks}{share}",
-        tasks,
+        f"{found.tasks_done} of {found.tasks}" if found.tasks else "",
         f"{found.questions_a_task:.2f}" if found.tasks else "",
         str(found.attacker_questions),
         "" if found.autonomy is None else f"{found.autonomy:.0%}",

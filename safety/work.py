@@ -11,6 +11,8 @@ import msgspec
 
 from safety.contestants.ports import Contestant
 from safety.dojo import held_out, runs
+from safety.shell import runs as shell_runs
+from safety.shell.corpus import corpus
 from safety.values import Episode
 
 
@@ -36,7 +38,7 @@ async def _run(piece: Piece) -> list[Episode]:
         return await _dojo(piece)
     if piece.half == "held-out":
         return await _held_out(piece)
-    raise ValueError(f"no such half: {piece.half}")
+    return await _shell(piece)
 
 
 async def _dojo(piece: Piece) -> list[Episode]:
@@ -56,3 +58,13 @@ async def _held_out(piece: Piece) -> list[Episode]:
         for injection in chosen
         for task in injection.tasks
     ]
+
+
+async def _shell(piece: Piece) -> list[Episode]:
+    episodes = []
+    for task in shell_runs.tasks(piece.suite):
+        episodes.append(await shell_runs.benign(piece.suite, task, piece.contestant))
+        for id in task.attacks:
+            attack = corpus().attack_by_id(id)
+            episodes.append(await shell_runs.attacked(piece.suite, task, attack, piece.contestant))
+    return episodes

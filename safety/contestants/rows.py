@@ -1,4 +1,4 @@
-"""Who takes part in the first half, in the order of the table."""
+"""Who takes part in which half, in the order of the tables."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from safety.contestants.contextforge import ContextForge
 from safety.contestants.governance_toolkit import GovernanceToolkit
 from safety.contestants.plain import Plain
 from safety.contestants.ports import Contestant
+from safety.contestants.shells import BareShell, CallgateShell, SandboxRuntime
 
 DOJO_ROWS: tuple[Contestant, ...] = (
     Plain("none", "no gate"),
@@ -30,4 +31,26 @@ DOJO_ROWS: tuple[Contestant, ...] = (
         person_kind="session",
     ),
     CallgateMode("write", "callgate `write`", "write"),
+)
+
+SHELL_ROWS: tuple[Contestant, ...] = (
+    BareShell("bare", "bare shell"),
+    SandboxRuntime("sandbox-runtime", "sandbox-runtime, writes in the project, no network"),
+    SandboxRuntime(
+        "sandbox-runtime-hosts",
+        "sandbox-runtime, writes in the project, the user's host allowed",
+        allows_host=True,
+    ),
+    CallgateShell("ask", "callgate `ask` (default), a person who reads", "ask"),
+    CallgateShell(
+        "ask-session", 'callgate `ask`, answers "for this session"', "ask", person_kind="session"
+    ),
+    CallgateShell("guarded", "callgate `guarded`, a person who reads", "guarded"),
+    CallgateShell(
+        "guarded-session",
+        'callgate `guarded`, answers "for this session"',
+        "guarded",
+        person_kind="session",
+    ),
+    CallgateShell("write", "callgate `write`", "write"),
 )

@@ -19,14 +19,12 @@ _DESTROYING = ("delete", "remove", "cancel")
 _PRIVATE_AND_UNTRUSTED = frozenset({"private", "untrusted"})
 _LABELS: tuple[tuple[str, frozenset[str]], ...] = (
     (r"contacts", frozenset({"private", "vouched"})),  # the user's own directory
-    # Also one, whose entries others name: each entry counts as a whole, and may hold a text.
-    (r"users|channels", frozenset({"vouched", "untrusted"})),
     (r"email|inbox|messages", _PRIVATE_AND_UNTRUSTED),  # anybody can write to the user
     (r"calendar", _PRIVATE_AND_UNTRUSTED),  # others invite
     (r"file", _PRIVATE_AND_UNTRUSTED),  # others share, and send bills
     (r"transactions", _PRIVATE_AND_UNTRUSTED),  # others write the subject
     (r"webpage|reviews|hotel|restaurant|car|flight", frozenset({"untrusted"})),
-    (r"channel", frozenset({"untrusted"})),
+    (r"channel", frozenset({"untrusted"})),  # members name channels and themselves
     (r"user|balance|iban", frozenset({"private", "vouched"})),  # the user's own records
 )
 """The first that fits the name counts. What is not listed holds neither."""

@@ -11,7 +11,7 @@ import msgspec
 from safety.contestants.ports import Contestant
 from safety.dojo.runs import SuiteWorld, as_calls, environments, seen_vectors
 from safety.dojo.suites import SIGN, injected_text, load
-from safety.episodes import play
+from safety.episodes import play, shortened
 from safety.values import Call, Episode
 
 
@@ -54,4 +54,4 @@ async def attacked(injection: Injection, task_id: str, contestant: Contestant) -
     steps, questions = await play(contestant, world, task.PROMPT, calls, SIGN)
     last = steps[-1]
     reached = last.call.side == "attacker" and last.ran
-    return Episode(suite, task_id, injection.id, steps, reached, questions)
+    return Episode(suite, task_id, injection.id, shortened(steps), reached, questions)

@@ -12,7 +12,7 @@ from callgate import ToolDefinition
 from safety.contestants.ports import Contestant, Output
 from safety.dojo.declarations import define
 from safety.dojo.suites import SIGN, injected_text, load
-from safety.episodes import play
+from safety.episodes import play, shortened
 from safety.values import Call, Episode, Side, Step
 
 
@@ -43,7 +43,7 @@ async def benign(suite: str, task_id: str, contestant: Contestant) -> Episode:
         task, _content(task.GROUND_TRUTH_OUTPUT), before, environment, _traces(steps)
     )
     done = bool(done) and not any(step.withheld for step in steps)
-    return Episode(suite, task_id, None, steps, done, questions)
+    return Episode(suite, task_id, None, shortened(steps), done, questions)
 
 
 async def attacked(suite: str, task_id: str, goal_id: str, contestant: Contestant) -> Episode:
@@ -68,7 +68,7 @@ async def attacked(suite: str, task_id: str, goal_id: str, contestant: Contestan
         environment,
         _traces(steps),
     )
-    return Episode(suite, task_id, goal_id, steps, bool(reached), questions)
+    return Episode(suite, task_id, goal_id, shortened(steps), bool(reached), questions)
 
 
 @cache
