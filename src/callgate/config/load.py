@@ -15,6 +15,8 @@ import msgspec
 from callgate.config.home import Home, workspace_settings
 from callgate.config.lines import Path, key_lines, line_of, read_path
 from callgate.config.schema import (
+    AmountsTable,
+    BudgetsTable,
     PolicyTable,
     RuleTable,
     SandboxLimitsTable,
@@ -30,6 +32,7 @@ from callgate.core.sessions import pool_workspace
 from callgate.core.text.spelling import nearest
 from callgate.policy.rules import (
     BUILT_IN,
+    Budget,
     Origin,
     Outcome,
     Policy,
@@ -332,7 +335,19 @@ def _policy(table: PolicyTable, file: _File, at: Path) -> Policy:
             _rule(rule, file, (*at, "rules", index)) for index, rule in enumerate(table.rules)
         ),
         confirm_destructive=table.confirm_destructive,
+        budgets=tuple(_budgets(table.budgets, file, (*at, "budgets"))),
     )
+
+
+def _budgets(table: BudgetsTable, file: _File, at: Path) -> Iterator[Budget]:
+    tools = ((name, each, (*at, "tools", name)) for name, each in table.tools.items())
+    for tool, limits, where in ((None, table, at), *tools):
+        for per in ("session", "day"):
+            for amount in AmountsTable.__struct_fields__:
+                limit = getattr(getattr(limits, per), amount)
+                if limit is not None:
+                    origin = file.origin(*where, per, amount)
+                    yield Budget(amount=amount, per=per, tool=tool, limit=limit, origin=origin)
 
 
 def _setting(word: str, file: _File, at: Path) -> Setting:

@@ -21,6 +21,7 @@ PackName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
 ModelName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}\Z")]
 SecretsVariable = Annotated[str, msgspec.Meta(pattern=r"^CALLGATE_SECRETS_[A-Z0-9_]{1,64}\Z")]
 Limit = Annotated[int, msgspec.Meta(ge=0)] | Literal["none"]
+Amount = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000_000)]
 Days = Annotated[float, msgspec.Meta(ge=0, le=36_500)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
 
@@ -52,6 +53,36 @@ class RuleTable(_Table, frozen=True):
     """Whether the command asks for the network; a list names the hosts that it gets."""
 
 
+class AmountsTable(_Table, frozen=True):
+    """Absent: without limit. 0: each is asked about."""
+
+    calls: Amount | None = None
+    """Calls that were let run."""
+    bytes_out: Amount | None = None
+    """Bytes of the arguments of calls that use the network."""
+    destinations: Amount | None = None
+    """Different recipients, hosts and other destinations of calls that use the network."""
+
+
+class ToolBudgetsTable(_Table, frozen=True):
+    session: AmountsTable = AmountsTable()
+    """Of this tool in one session."""
+    day: AmountsTable = AmountsTable()
+    """Of this tool on one day."""
+
+
+class BudgetsTable(_Table, frozen=True):
+    """`[policy.budgets]`: how much may happen before a person is asked about each further call, in
+    every mode and whatever rules and earlier answers say."""
+
+    session: AmountsTable = AmountsTable()
+    """In one session, with those of its sub-agents."""
+    day: AmountsTable = AmountsTable()
+    """On one day (UTC), in all sessions of one person."""
+    tools: dict[str, ToolBudgetsTable] = {}
+    """The same for one tool: `session` and `day`."""
+
+
 class PolicyTable(_Table, frozen=True):
     """`[policy]`: what runs, what asks, what never runs."""
 
@@ -66,6 +97,7 @@ class PolicyTable(_Table, frozen=True):
     rules: list[RuleTable] = []
     confirm_destructive: bool = False
     """Whether mode write asks before a destructive tool all the same."""
+    budgets: BudgetsTable = BudgetsTable()
 
 
 class ExtraRoot(_Table, frozen=True):

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -63,6 +64,9 @@ from callgate.dispatch.tools.registry import Registered, Registry
 from callgate.events.log import SessionLog
 from callgate.policy.decide import Decision
 from callgate.policy.rules import Outcome
+
+if TYPE_CHECKING:
+    from callgate.dispatch.permission.budgets import Reservation
 
 _log = logging.getLogger("callgate.dispatch")
 
@@ -137,6 +141,7 @@ class ToolDispatcher:
         tool: Registered | None = None
         subject: Subject | None = None
         decision: Decision | None = None
+        reservation: Reservation | None = None
         try:
             if confirmation is not None:
                 await journal.asked_before(confirmation)
@@ -154,6 +159,9 @@ class ToolDispatcher:
             decision = judge(call, subject, self.authority)
             if subject.enclosure is not None:
                 self.confinement.ensure(call, subject, decision)
+            if decision.budgets:
+                reservation = self._reservation(call)
+                decision = await reservation.reserve(subject, decision)
             if confirmation is not None or decision.outcome is not Outcome.ALLOW:
                 hash = partial(_hash, plan)
                 answer = await authorize(
@@ -164,6 +172,8 @@ class ToolDispatcher:
                     subject = await self.confinement.amended(call, subject, running)
                 if answer is not None:
                     accept(call, subject, decision, self.authority, answer)
+                    if reservation is not None:
+                        await reservation.settle(subject, decision)
             if tool.has_effects:
                 journal.ensure_recordable()
             ticket = self._lanes.enter(running, tool)
@@ -207,6 +217,8 @@ class ToolDispatcher:
             self.running.remove(running)
             if running.slot is not None:
                 self._lanes.release(*running.slot)
+            if reservation is not None and running.began == math.inf:
+                reservation.release()
         if journal.is_stored:
             if isinstance(running.context, CallContext):
                 await running.context.artifacts_synced()
@@ -229,6 +241,11 @@ class ToolDispatcher:
             if not ticket.done() or ticket.cancelled():
                 running.slot = None  # it never had it
             raise
+
+    def _reservation(self, call: ToolCall) -> Reservation:
+        from callgate.dispatch.permission.budgets import Reservation  # lazy: few have budgets  # noqa: PLC0415
+
+        return Reservation(call, self._log.store)
 
     def examine(self, call: ToolCall) -> tuple[Subject, Decision]:
         """What the policy says of a call, without running it or asking anyone."""

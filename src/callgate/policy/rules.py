@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -102,6 +102,18 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.decision} {', '.join(conditions)}"
 
 
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """How much may happen before a person is asked."""
+
+    amount: str
+    """`calls`, `bytes_out` or `destinations`."""
+    per: Literal["session", "day"]
+    tool: str | None = None
+    """None: of all tools together."""
+    limit: int
+    origin: Origin = BUILT_IN
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     default: Mapping[SideEffects, Setting] = {}
     """Classes left out take the built-in default; in a workspace's own file: no opinion."""
@@ -115,6 +127,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """In mode write: ask before a destructive tool all the same."""
     hosts: tuple[str, ...] | None = None
     """In a workspace's own file: no command reaches any other. None: no opinion."""
+    budgets: tuple[Budget, ...] = ()
+    """Each of them holds, so that a workspace's own can only narrow."""
 
 
 CLASS_DEFAULTS: Mapping[SideEffects, Setting] = {
