@@ -43,7 +43,11 @@ that it was seen. {IDS}"""
 def _explain(parser: Parser) -> None:
     add(parser, ARGS, *WORKSPACE_AND_MODE)
     parser.add_argument("--caller", choices=CALLERS, default="cli", help="who calls; default cli")
-    add(parser, JSON)
+    add(
+        parser,
+        Option("--session", metavar="ID", help="in this session: its mode and budgets"),
+        JSON,
+    )
 
 
 def _test(parser: Parser) -> None:

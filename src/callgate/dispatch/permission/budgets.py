@@ -125,7 +125,7 @@ class Reservation:
 
 class BudgetForecast(msgspec.Struct, frozen=True):
     decision: Decision
-    usage: tuple[str, ...]
+    usage: tuple[str, ...] = ()
     """How much of each budget of the call is used, in words."""
 
 
@@ -144,7 +144,7 @@ async def forecast(
             ledgers[name] = of_day(ledger, own[0].day)
             passed += overruns(ledgers[name], own)
     except _PROBLEMS as error:
-        return BudgetForecast(budget_unknown(decision, _problem(error)), ())
+        return BudgetForecast(budget_unknown(decision, _problem(error)))
     is_asked = passed and not CallerKind(call.caller).trusted
     after = over_budget(decision, tuple(passed), _names(subject)) if is_asked else decision
     return BudgetForecast(after, tuple(usage(wanted, ledgers)))

@@ -55,6 +55,8 @@ class Explained(Value, frozen=True, kw_only=True):
     origin: Place | None = None
     sandbox: str | None = None
     paths: list[str] = []
+    budgets: list[str] = []
+    """How much of each budget of the call is used."""
     ends_before: ErrorInfo | None = None
 
 
@@ -68,6 +70,10 @@ async def explain_call(context: Context, request: Request) -> Explained:
         subject, decision = context.runtime.explain(call)
     except ToolError as error:
         return Explained(outcome=None, ends_before=ErrorInfo.of(error))
+    used_by = structs.replace(session, id=body.session or session.id)
+    supposed = structs.replace(call, session=used_by)
+    budgets = await context.runtime.forecast_budgets(supposed, subject, decision)
+    decision = budgets.decision
     origin = decision.origin
     return Explained(
         outcome=decision.outcome,
@@ -76,6 +82,7 @@ async def explain_call(context: Context, request: Request) -> Explained:
         origin=_origin(origin),
         sandbox=None if subject.enclosure is None else str(subject.enclosure),
         paths=[path.real for path in subject.resolved_paths],
+        budgets=list(budgets.usage),
     )
 
 

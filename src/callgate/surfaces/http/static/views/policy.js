@@ -97,6 +97,7 @@ function Verdict({ found }) {
     <dl class="facts"><dt>By</dt><dd><${Text} value=${decidedBy(found.reason)} /></dd>
       ${place && html`<dt>Stands in</dt><dd><${Text} value=${place} /></dd>`}
       ${found.sandbox && html`<dt>Runs in</dt><dd><${Text} value=${found.sandbox} /></dd>`}
+      ${found.budgets?.length > 0 && html`<dt>Used</dt><dd><${Text} value=${found.budgets.join(", ")} /></dd>`}
       ${found.paths?.length > 0 && html`<dt>Touches</dt><dd><${Text} value=${found.paths.join(", ")} /></dd>`}
     </dl></div>`;
 }
