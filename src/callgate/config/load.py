@@ -98,7 +98,7 @@ def read_saved_rules(path: str) -> list[dict[str, Any]]:
 
 def _given(rule: RuleTable) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(rule)
-    return {name: value for name, value in fields.items() if value not in (None, {})}
+    return {name: value for name, value in fields.items() if value not in (None, {}, [])}
 
 
 def _user(home: Home, settings: Settings, file: _File) -> tuple[Settings, Policy]:
@@ -380,6 +380,7 @@ def _rule(table: RuleTable, file: _File, at: Path) -> Rule:
         table.arguments_sha256,
         table.workspace,
         table.arguments or None,
+        table.without or None,
         table.network,
     )
     if all(each is None for each in conditions):
@@ -397,6 +398,7 @@ def _rule(table: RuleTable, file: _File, at: Path) -> Rule:
         command=command,
         caller=table.caller,
         arguments=table.arguments,
+        without=tuple(table.without),
         arguments_sha256=table.arguments_sha256,
         workspace=None
         if table.workspace is None

@@ -45,6 +45,8 @@ class RuleTable(_Table, frozen=True):
     """Who calls."""
     arguments: dict[str, str] = {}
     """Argument to glob."""
+    without: list[str] = []
+    """Arguments that the call must not have, or have empty, such as `["cc", "bcc"]`."""
     arguments_sha256: str | None = None
     """Exactly these arguments: the hash that a question shows."""
     workspace: str | None = None

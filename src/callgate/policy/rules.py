@@ -55,6 +55,7 @@ class Origin(msgspec.Struct, frozen=True):
         return self.file if self.line is None else f"{self.file}:{self.line}"
 
 
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
 BUILT_IN = Origin("built-in default")
 
 
@@ -75,6 +76,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     caller: CallerKind | None = None
     arguments: Mapping[str, str] = {}
     """Argument name to a glob over its text."""
+    without: tuple[str, ...] = ()
+    """Arguments that a call does not have, or has empty."""
     arguments_sha256: str | None = None
     """Exactly these arguments."""
     workspace: str | None = None
@@ -99,6 +102,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             if value is not None
         ]
         conditions += [f"{name} = {glob}" for name, glob in self.arguments.items()]
+        conditions += [f"without {name}" for name in self.without]
         return f"{self.decision} {', '.join(conditions)}"
 
 
@@ -199,6 +203,8 @@ def rule_applies(
         covered = [covers_path(rule, resolved) for resolved in resolved_paths]
         if not covered or not (any(covered) if fold else all(covered)):
             return False
+    if any(arguments.get(name) not in _EMPTY for name in rule.without):
+        return False
     return all(
         name in arguments and glob_matches(glob, _as_text(arguments[name]), paths=False, fold=fold)
         for name, glob in rule.arguments.items()

@@ -185,7 +185,7 @@ class Tested(Value, frozen=True, kw_only=True):
 
 async def backtest_policy(context: Context, request: Request) -> Tested:
     body: OtherSettings = request.body
-    modes = await _modes(await context.runtime.store())
+    modes = await stored_modes(await context.runtime.store())
     try:
         found = await asyncio.to_thread(_backtest, context, body, modes)
     except SettingsError as error:
@@ -216,7 +216,7 @@ def _text(body: OtherSettings, home: Home) -> bytes:
     return before + body.settings.encode()
 
 
-async def _modes(store: Store) -> dict[str, Mode]:
+async def stored_modes(store: Store) -> dict[str, Mode]:
     """The modes of the sessions that are kept."""
     modes: dict[str, Mode] = {}
     cursor = None

@@ -2,7 +2,7 @@
 
 import { get, post } from "../lib/api.js";
 import { href } from "../lib/router.js";
-import { useQuestions } from "../lib/questions.js";
+import { useRuleSaving } from "../lib/saving.js";
 import { readJson } from "../lib/schema.js";
 import { useStore } from "../lib/store.js";
 import { brief } from "../lib/text.js";
@@ -19,7 +19,8 @@ const SPANS = { "1 hour": 3600, "1 day": 86_400, "7 days": 604_800, "30 days": 2
 
 export function Policy({ query }) {
   const [saved, setSaved] = useState(0);
-  return html`<section><header class="bar"><h1>Policy</h1></header>
+  return html`<section><header class="bar"><h1>Policy</h1>
+    <a href=${href("suggestions")}>Suggested rules</a></header>
   <div class="scroll"><${InForce} saved=${saved} /><div class="columns"><${BackTest} onSaved=${() => setSaved(saved + 1)} /><${Explain} query=${query} /></div></div>
     </section>`;
 }
@@ -112,23 +113,9 @@ export function ruleLines({ decision, tool, kind, pattern }) {
 /** Writes the lines of one more rule. */
 function Compose({ onAdd, onSaved }) {
   const [rule, setRule] = useState({ decision: "allow", tool: "shell", kind: "command", pattern: "git status *" });
-  const asked = useQuestions((each) => each.tool === "save_rule", { ownGo: true });
-  const [told, setTold] = useState(null);
-  const [problem, setProblem] = useState(null);
-  // A call like any other: it is asked about, here and in the inbox, and recorded.
-  async function save() {
-    setProblem(null);
-    setTold("Asking…");
-    const { decision, tool, kind, pattern } = rule;
-    try {
-      const result = await post("/v1/policy/rules", { decision, ...(tool ? { tool } : {}), ...(pattern ? { [kind]: pattern } : {}) });
-      setTold(result.content.map((block) => block.text ?? "").join("\n"));
-      onSaved();
-    } catch (failure) {
-      setTold(null);
-      setProblem(failure);
-    }
-  }
+  const { save, asked, told, problem } = useRuleSaving(onSaved);
+  const { decision, tool, kind, pattern } = rule;
+  const saved = { decision, ...(tool ? { tool } : {}), ...(pattern ? { [kind]: pattern } : {}) };
   const field = (name) => ({ value: rule[name], onInput: (event) => setRule({ ...rule, [name]: event.target.value }) });
   return html`<div class="compose" role="group" aria-label="A rule">
     <select aria-label="Decision" ...${field("decision")}>${["allow", "ask", "deny"].map((each) => html`<option>${each}</option>`)}</select>
@@ -136,7 +123,7 @@ function Compose({ onAdd, onSaved }) {
     <select aria-label="Pattern of" ...${field("kind")}>${["command", "path"].map((each) => html`<option>${each}</option>`)}</select>
     <input aria-label="Pattern" placeholder="any" ...${field("pattern")} />
     <button type="button" onClick=${() => onAdd(ruleLines(rule))}>Add its lines</button>
-    <button type="button" onClick=${save}>Save it…</button></div>
+    <button type="button" onClick=${() => save(saved)}>Save it…</button></div>
     <${Trouble} problem=${problem} /><${Questions} of=${asked} />
     ${told && html`<p class="told" role="status"><${Text} value=${told} /></p>`}`;
 }
