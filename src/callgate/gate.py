@@ -42,6 +42,7 @@ from callgate.protocol.results import (
 )
 from callgate.protocol.tool_uses import UnreadableUse, read_tool_uses
 from callgate.runtime import Resumed
+from callgate.sessions.conversations import as_user_words
 from callgate.wiring.registration import register_sources
 from callgate.wiring.runtime import Wired
 
@@ -191,6 +192,8 @@ class Gate:
     async def say(self, message: str | Message) -> None:
         """Add what the model said, or what it was told, to the session's conversation."""
         new_message = Message.text("assistant", message) if isinstance(message, str) else message
+        if new_message.role == "user":
+            new_message = as_user_words(new_message)
         await self.runtime.conversations.say(self.session, new_message)
 
     async def messages(self) -> list[Message]:

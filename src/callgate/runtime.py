@@ -150,6 +150,7 @@ class Runtime:
         """
         session, snapshot = await self.conversations.resume(session_id)
         self.dispatcher.authority.grants.load(session, snapshot.grants)
+        await self._load_facts(session, snapshot.session.labels)
         if self.fetch_artifacts is not None:
             await self.fetch_artifacts(session_id)
         calls = {
@@ -157,6 +158,13 @@ class Runtime:
             for each in snapshot.confirmations
         }
         return Resumed(session, calls)
+
+    async def _load_facts(self, session: Session, labels: Mapping[str, str]) -> None:
+        """What the guard has to know of a conversation that began in another process."""
+        messages = await self.conversations.messages(session)
+        loaded = self.dispatcher.registry.names.everyone  # nothing is started to ask for labels
+        tool_labels = {name: tool.output_labels for name, tool in loaded.items()}
+        self.dispatcher.authority.flows.load(session, labels, messages, tool_labels)
 
     async def _go_on(self, session: Session, stored: StoredConfirmation) -> ToolResult:
         call = questions.read_call(stored, session)
@@ -194,7 +202,8 @@ class Runtime:
 
         if not decision.budgets:
             return BudgetForecast(decision)
-        return await forecast(call, subject, decision, await self.store())
+        guard = self.policies(call.session.workspace).user.guard
+        return await forecast(call, subject, decision, guard, await self.store())
 
     def attach(
         self, confirmer: Confirmer | None, session_id: str | None = None

@@ -49,6 +49,8 @@ class CallRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     source: str | None = None
     policy: str | None = None
     """What decided, and where it stands."""
+    provenance: tuple[str, ...] = ()
+    """Where its destinations come from, a line each."""
     confirmation_id: str | None = None
     answered_by: str | None = None
     sandbox: str | None = None

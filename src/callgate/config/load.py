@@ -17,6 +17,7 @@ from callgate.config.lines import Path, key_lines, line_of, read_path
 from callgate.config.schema import (
     AmountsTable,
     BudgetsTable,
+    GuardTable,
     PolicyTable,
     RuleTable,
     SandboxLimitsTable,
@@ -27,12 +28,14 @@ from callgate.config.schema import (
     WorkspaceSettings,
 )
 from callgate.core.effects import SideEffects
+from callgate.core.labels import Label
 from callgate.core.mcp_servers import NOT_FOR_A_WORKSPACE, McpTable
 from callgate.core.sessions import pool_workspace
 from callgate.core.text.spelling import nearest
 from callgate.policy.rules import (
     BUILT_IN,
     Budget,
+    GuardSettings,
     Origin,
     Outcome,
     Policy,
@@ -148,6 +151,8 @@ def load_workspace(workspace: str) -> Policy | None:
     settings, file = _read(path, WorkspaceSettings)
     if settings.tools.load:
         raise file.error(("tools", "load"), "a workspace may not load tools")
+    if settings.policy.guard != GuardTable():
+        raise file.error(("policy", "guard"), "a workspace may not set guard")
     for key in ("trusted_workspaces", "trusted_workspace_overrides"):
         if getattr(settings.policy, key):
             raise file.error(("policy", key), f"a workspace may not set {key}")
@@ -290,6 +295,7 @@ def _known_keys(path: Path) -> list[str]:
     kinds = {
         (): Settings,
         ("policy",): PolicyTable,
+        ("policy", "guard"): GuardTable,
         ("policy", "rules"): RuleTable,
         ("rules",): RuleTable,
         ("sandbox", "limits"): SandboxLimitsTable,
@@ -336,6 +342,22 @@ def _policy(table: PolicyTable, file: _File, at: Path) -> Policy:
         ),
         confirm_destructive=table.confirm_destructive,
         budgets=tuple(_budgets(table.budgets, file, (*at, "budgets"))),
+        guard=_guard(table.guard),
+    )
+
+
+def _guard(table: GuardTable) -> GuardSettings:
+    labels = {
+        Label.UNTRUSTED: tuple(table.untrusted),
+        Label.PRIVATE: tuple(table.private),
+        Label.VOUCHED: tuple(table.vouched),
+    }
+    return GuardSettings(
+        enabled=table.enabled,
+        destinations=tuple(table.destinations),
+        labels={label: tools for label, tools in labels.items() if tools},
+        parameters={tool: tuple(names) for tool, names in table.parameters.items()},
+        without_conversation=table.without_conversation,
     )
 
 
@@ -404,6 +426,7 @@ def _rule(table: RuleTable, file: _File, at: Path) -> Rule:
         if table.workspace is None
         else _directory(table.workspace, file, (*at, "workspace")),
         network=_network(table, file, (*at, "network")),
+        untrusted_destinations=table.untrusted_destinations,
         origin=file.origin(*at),
     )
 

@@ -53,6 +53,27 @@ class RuleTable(_Table, frozen=True):
     """The directory in which the session works."""
     network: bool | list[str] | None = None
     """Whether the command asks for the network; a list names the hosts that it gets."""
+    untrusted_destinations: bool = False
+    """Whether an allow holds also for destinations that untrusted content brought in."""
+
+
+class GuardTable(_Table, frozen=True):
+    """`[policy.guard]`: what may leave a session that has read untrusted content."""
+
+    enabled: bool = True
+    """Whether such a session asks before anything goes where the user did not say."""
+    destinations: list[str] = []
+    """Globs of mail addresses, hosts and accounts to which anything may go."""
+    untrusted: list[str] = []
+    """Globs of tools whose output strangers can have written, beside those that declare it."""
+    private: list[str] = []
+    """Globs of tools whose output is private, beside those that declare it."""
+    vouched: list[str] = []
+    """Globs of tools whose output is as good as the user's words, such as an address book."""
+    parameters: dict[str, list[str]] = {}
+    """Tool to the parameters that say where its effect goes, where their names do not tell."""
+    without_conversation: bool = False
+    """Whether sessions are guarded in which nobody tells what the user wrote."""
 
 
 class AmountsTable(_Table, frozen=True):
@@ -97,6 +118,7 @@ class PolicyTable(_Table, frozen=True):
     trusted_workspace_overrides: dict[str, str] = {}
     """Effect class to auto, prompt, prompt_once or deny, in these."""
     rules: list[RuleTable] = []
+    guard: GuardTable = GuardTable()
     confirm_destructive: bool = False
     """Whether mode write asks before a destructive tool all the same."""
     budgets: BudgetsTable = BudgetsTable()
@@ -333,7 +355,12 @@ class AcpTable(_Table, frozen=True):
 
     delegate_terminal: bool = True
     """Whether commands run in the editor's terminal, outside the sandbox, where it offers one."""
-    modes: Annotated[tuple[Mode, ...], msgspec.Meta(min_length=1)] = tuple(Mode)
+    modes: Annotated[tuple[Mode, ...], msgspec.Meta(min_length=1)] = (
+        Mode.NONE,
+        Mode.READ,
+        Mode.ASK,
+        Mode.WRITE,
+    )
     """Those that a session in an editor may have."""
     cancel_latch_s: Annotated[float, msgspec.Meta(ge=0, le=60)] = 2.0
     """How long a cancel that came while nothing was under way stops the next prompt."""

@@ -30,9 +30,11 @@ MessageBlock = (
 )
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     role: Role
     content: list[MessageBlock]
+    user_words: str | None = None
+    """What of it a person wrote; None: nothing, as in what a program tells the model."""
 
     @classmethod
     def text(cls, role: Role, text: str) -> Message:

@@ -137,6 +137,7 @@ class UpdateSession(SessionOp[StoredSession], frozen=True, kw_only=True):
     tags: frozenset[str] | UnsetType = UNSET
     turn_id: str | UnsetType | None = UNSET
     meta: Mapping[str, Any] | UnsetType = UNSET
+    labels: Mapping[str, str] | UnsetType = UNSET
     at: float
 
 

@@ -30,6 +30,8 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     """The turn under way."""
     meta: Mapping[str, Any] = {}
     """Whatever else belongs to the session; the store does not look inside."""
+    labels: Mapping[str, str] = {}
+    """What it has read, private or untrusted, and by which call first."""
     principal: str = LOCAL
     """Who made it."""
     created_at: float
@@ -203,6 +205,10 @@ class StoredGrant(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it answers a question that a rule asks."""
     network: bool = False
     """Whether it was given to a command that asks for the network."""
+    destinations: tuple[str, ...] = ()
+    """Where the call went that the person allowed."""
+    is_narrow: bool = False
+    """Only calls that go to these destinations are covered."""
     principal: str = LOCAL
     """Who gave it."""
 

@@ -14,6 +14,7 @@ from callgate.core.content import ContentBlock, FileDiff, NativeResult
 from callgate.core.effects import Capability, SideEffects, derive
 from callgate.core.environment import Environment, LocalEnvironment, WorkspaceFiles
 from callgate.core.errors import ToolPermissionDenied
+from callgate.core.labels import Label
 
 _log = logging.getLogger("callgate.tool")
 
@@ -32,6 +33,11 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: frozenset[Capability] = frozenset()
     path_params: tuple[str, ...] | None = None
     """Arguments that name files in the workspace; None means: found by their names."""
+    destination_params: tuple[str, ...] | None = None
+    """Arguments that say where an effect goes: recipients, hosts, accounts, ids; None means: found
+    by their names."""
+    output_labels: frozenset[Label] | None = None
+    """What its output is; None means: as its source and capabilities suggest."""
     timeout_s: float | None = None
     """None means the default of the class: 60, or 600 for execute and network."""
     max_concurrent: int | None = None

@@ -23,16 +23,26 @@ from callgate.core.stored import ConfirmationState
 from callgate.core.task_sets import start_task
 from callgate.core.tools import Preview
 from callgate.dispatch.clients import this_process
+from callgate.dispatch.flows import Flows
 from callgate.dispatch.journal import Journal
 from callgate.dispatch.permission.asking import Confirmations, Hash
 from callgate.dispatch.permission.confirmations import Answer, Closed, Confirmation, Scope
 from callgate.dispatch.permission.grants import Grant, Grants
 from callgate.dispatch.running import RunningCall
 from callgate.dispatch.subjects import Subject, question
-from callgate.policy.decide import Decision, Rulebook, ask_always, ask_because_repaired
+from callgate.policy.decide import (
+    GUARD_REASONS,
+    Decision,
+    Rulebook,
+    ask_always,
+    ask_because_repaired,
+    guard,
+)
 from callgate.policy.rules import Outcome
 from callgate.redaction.summaries import summarize
 from callgate.redaction.texts import redact
+
+_REMEMBERED = frozenset({Scope.SESSION, Scope.DESTINATION})
 
 
 class Authority(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +51,8 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True):
     policies: Callable[[str], Rulebook]
     """What holds in a workspace."""
     grants: Grants
+    flows: Flows
+    """What sessions were told and have read, for the guard."""
     confirmations: Confirmations
     preview: Callable[[ToolCall, Subject], Coroutine[Any, Any, Preview | None]]
     save: Callable[[ToolCall, Subject, Answer], None]
@@ -65,7 +77,7 @@ async def authorize(
             f"{decision.sentence} ({decision.origin})", reason=_deny_reason(decision)
         )
     if confirmation is None:
-        if _granted(call, subject, decision, authority.grants):
+        if _granted(call, subject, decision, authority):
             return None
         await _ensure_somebody(call, decision, authority.confirmations)
         journal.ensure_recordable()  # nobody is asked about what could not be done anyway
@@ -77,6 +89,8 @@ async def authorize(
     answer = _answer(closed, confirmations.timeout_s)
     if answer.decision is not Outcome.ALLOW:
         _remember(call, subject, decision, authority, answer)
+        if answer.reason and authority.flows.knows(call.session):
+            authority.flows.tell(call.session, answer.reason)
         reason = f" They said: {answer.reason}" if answer.reason else ""
         raise ToolUserDenied(f"The user denied this operation.{reason}", reason="user_denied")
     return answer
@@ -122,8 +136,12 @@ def judge(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
     tool, mode, caller = subject.tool, call.session.mode, call.caller
     book = authority.policies(call.session.workspace)
     decision: Decision | None = None
+    flow = authority.flows.of(call, subject, book.user.guard) if tool.is_guarded else None
     if book.refusal is not None and tool.has_effects:
         decision = book.refusal
+    elif flow is not None:
+        asked = question(call, subject, book, flow)
+        decision = guard(book.decide(asked), asked)
     elif type(mode) is Mode and type(caller) is CallerKind:  # they may have been given as words
         name = tool.policy_key if subject.enclosure is None else subject.policy_key
         key = (name, mode._value_, caller._value_)
@@ -145,14 +163,15 @@ def _deny_reason(decision: Decision) -> str:
     return decision.reason if speaks_for_itself else "policy_deny"
 
 
-def _granted(call: ToolCall, subject: Subject, decision: Decision, grants: Grants) -> bool:
-    grant = grants.take(
+def _granted(call: ToolCall, subject: Subject, decision: Decision, authority: Authority) -> bool:
+    grant = authority.grants.take(
         call.session,
         subject.tool.name,
         subject.checked.sha256,
         call.id,
         by_rule=decision.reason == "rule",
         network=subject.reaches_network,
+        destinations=lambda: _destinations(call, subject, authority),
     )
     if grant is None:
         return False
@@ -161,7 +180,17 @@ def _granted(call: ToolCall, subject: Subject, decision: Decision, grants: Grant
             f"The user denied {subject.tool.name} for this session.", reason="sticky"
         )
     mended = call.repaired and subject.tool.has_effects
-    return not (mended or subject.tool.definition.always_ask or decision.counts_once)
+    insists = decision.counts_once or decision.reason in GUARD_REASONS
+    return not (mended or subject.tool.definition.always_ask or insists)
+
+
+def _destinations(call: ToolCall, subject: Subject, authority: Authority) -> tuple[str, ...]:
+    """Where a call goes, as answers remember it."""
+    from callgate.dispatch.session_facts import (  # lazy: only where a person is asked  # noqa: PLC0415
+        destinations_of,
+    )
+
+    return destinations_of(subject, authority.policies(call.session.workspace).user.guard)
 
 
 async def _ensure_somebody(
@@ -196,14 +225,20 @@ def _remember(
         return
     if answer.scope is Scope.ALWAYS:
         authority.save(call, subject, answer)
-    elif answer.scope is Scope.SESSION or (decision.remember and answer.decision is Outcome.ALLOW):
+    elif answer.scope in _REMEMBERED or (decision.remember and answer.decision is Outcome.ALLOW):
+        is_narrow = answer.scope is Scope.DESTINATION
+        destinations = _destinations(call, subject, authority)
+        if is_narrow and not destinations:  # it goes nowhere in particular: this once
+            return
         authority.grants.add(
             call.session,
             Grant(
                 tool=subject.tool.name,
                 decision=answer.decision,
-                covers_rules=answer.scope is Scope.SESSION,
+                covers_rules=answer.scope in _REMEMBERED,
                 network=subject.reaches_network,
+                destinations=destinations,
+                is_narrow=is_narrow,
                 principal=answer.principal,
             ),
         )
@@ -264,6 +299,8 @@ def _confirmation(
             resolved.relative for resolved in subject.resolved_paths if writes
         ),
         command_summary=summarize(redact(command)) if isinstance(command, str) else None,
+        provenance=authority.flows.traces(call, subject),
+        destinations=_destinations(call, subject, authority),
         expires_at=time.time() + authority.confirmations.timeout_s,
     )
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -51,6 +50,7 @@ from callgate.dispatch.contexts import CallContext
 from callgate.dispatch.environments import Environments
 from callgate.dispatch.execute import Stopped, execute
 from callgate.dispatch.failures import log_failure
+from callgate.dispatch.flows import INDEXED_AT_ONCE
 from callgate.dispatch.journal import Journal
 from callgate.dispatch.lanes import Lanes
 from callgate.dispatch.permission.asking import LeftOpen
@@ -100,6 +100,8 @@ class ToolDispatcher:
         self.registry = registry or Registry()
         self.running = Running(limits.stop)
         self.authority = authority
+        self._flows = authority.flows
+        self._facts = authority.flows.facts
         leases = None if sandbox is None else sandbox.leases
         self.environments = environments or Environments(leases=leases)
         self.files = files
@@ -156,6 +158,8 @@ class ToolDispatcher:
             elif plan.is_confined:
                 subject = self.confinement.enclose(call, subject)
                 subject = self.confinement.confine(call, subject)
+            if self._facts and self._flows.pending(call.session) > INDEXED_AT_ONCE:
+                await asyncio.to_thread(self._flows.catch_up, call.session)
             decision = judge(call, subject, self.authority)
             if subject.enclosure is not None:
                 self.confinement.ensure(call, subject, decision)
@@ -174,6 +178,7 @@ class ToolDispatcher:
                     accept(call, subject, decision, self.authority, answer)
                     if reservation is not None:
                         await reservation.settle(subject, decision)
+                    self._flows.answered(call, answer.arguments)
             if tool.has_effects:
                 journal.ensure_recordable()
             ticket = self._lanes.enter(running, tool)
@@ -187,9 +192,9 @@ class ToolDispatcher:
                 running, subject, journal.published, self.files, self.environments, launcher
             )
             if tool.has_effects:
-                running.began = await journal.started(subject, running)
+                running.began = await journal.started(subject, decision, running)
             else:
-                running.began = journal.called(subject)
+                running.began = journal.called(subject, decision)
             arguments, table, release = subject.checked.arguments, self.running, self._lanes.release
             output = await execute(
                 subject.tool.factory, arguments, context, running, table, timeout_s, release
@@ -217,8 +222,10 @@ class ToolDispatcher:
             self.running.remove(running)
             if running.slot is not None:
                 self._lanes.release(*running.slot)
-            if reservation is not None and running.began == math.inf:
+            if reservation is not None and not running.has_begun:
                 reservation.release()
+        if self._facts and subject is not None and running.has_begun:
+            self._flows.read(call, subject, result)
         if journal.is_stored:
             if isinstance(running.context, CallContext):
                 await running.context.artifacts_synced()
@@ -245,7 +252,8 @@ class ToolDispatcher:
     def _reservation(self, call: ToolCall) -> Reservation:
         from callgate.dispatch.permission.budgets import Reservation  # lazy: few have budgets  # noqa: PLC0415
 
-        return Reservation(call, self._log.store)
+        guard = self.authority.policies(call.session.workspace).user.guard
+        return Reservation(call, self._log.store, guard)
 
     def examine(self, call: ToolCall) -> tuple[Subject, Decision]:
         """What the policy says of a call, without running it or asking anyone."""
@@ -276,6 +284,7 @@ class ToolDispatcher:
         await self.running.stop_all(self.running.of_session(session.id), why)
         self.authority.grants.revoke_session(session)
         self.files.forget(session.id)
+        self._flows.forget(session.id)
         self.running.forget(session.id)
         self.environments.withdraw(session.id)
         await self._log.release(session.id)

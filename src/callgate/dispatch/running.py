@@ -101,6 +101,11 @@ class RunningCall(msgspec.Struct, eq=False):
         return max(0.0, round((perf_counter() - self.began) * 1e3, 3))
 
     @property
+    def has_begun(self) -> bool:
+        """Whether its tool was started."""
+        return self.began != math.inf
+
+    @property
     def heeds_stop(self) -> bool:
         """The tool reacts to being stopped, and may clean up."""
         noticed = self.context is not None and self.context.noticed_cancel

@@ -3,15 +3,15 @@
     budgets of the settings -> charges -> the store counts -> overruns -> ask
 
 A call that sends something out is one that uses the network: its arguments are what goes out, and
-it goes to the destinations among them (`core.destinations`). One that names none goes to its tool,
-and a command to wherever its words say, so that neither is free.
+it goes to the destinations among them (`provenance.destinations`). One that names none goes to its
+tool, and a command to the hosts in its words or to wherever these say, so that neither is free.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import Any
 
 import msgspec
 
@@ -26,9 +26,9 @@ from callgate.core.budgets import (
     session_ledger,
     used,
 )
-from callgate.core.destinations import destinations
 from callgate.policy.decide import Decision
-from callgate.policy.rules import BUILT_IN, Budget, Outcome
+from callgate.policy.provenance.destinations import normal_destination
+from callgate.policy.rules import BUILT_IN, Budget, Origin, Outcome
 
 _NOUNS = {
     Amount.CALLS: "calls",
@@ -44,15 +44,12 @@ class Sending(msgspec.Struct, frozen=True, kw_only=True):
     destinations: tuple[str, ...]
 
 
-def sending(
-    tool: str, arguments: Mapping[str, Any], size: int, names: tuple[str, ...] | None
-) -> Sending:
-    """`size` is that of the arguments; `names` those of the parameters that the tool declares."""
-    command = arguments.get("command")
-    named = [text for _, text in destinations(arguments, names)]
-    if isinstance(command, str):
-        named.append(" ".join(command.split()))
-    return Sending(bytes_out=size, destinations=tuple(map(_hash, named or [tool])))
+def sending(tool: str, size: int, command: str | None, values: Iterable[str]) -> Sending:
+    """`size` is that of the arguments; `values` are the destinations among them."""
+    named = [normal_destination(part) for value in values for part in _parts(value)]
+    if not named and command is not None:
+        named = [" ".join(command.split())]
+    return Sending(bytes_out=size, destinations=tuple(dict.fromkeys(map(_hash, named or [tool]))))
 
 
 def charges(
@@ -125,16 +122,17 @@ def usage(charges: Iterable[Charge], ledgers: Mapping[str, Ledger]) -> list[str]
     return lines
 
 
-def _ask(decision: Decision, reason: str, sentence: str, origin: Any) -> Decision:
-    return Decision(
+def _ask(decision: Decision, reason: str, sentence: str, origin: Origin) -> Decision:
+    asked_anyway = decision.outcome is Outcome.ASK
+    return msgspec.structs.replace(
+        decision,
         outcome=Outcome.ASK,
         reason=reason,
-        sentence=sentence,
+        sentence=f"{decision.sentence} {sentence}" if asked_anyway else sentence,
         origin=origin,
+        remember=False,
         explicit=True,
         counts_once=True,
-        hosts=decision.hosts,
-        budgets=decision.budgets,
     )
 
 
@@ -148,6 +146,13 @@ def _sentence(overrun: Overrun) -> str:
 def _where(ledger: str, tool: str) -> str:
     of = f" of {tool}" if tool else ""
     return f"{of} {'in this session' if ledger.startswith('session/') else 'today'}"
+
+
+def _parts(value: str) -> list[str]:
+    """The recipients of a text that lists several."""
+    if "://" in value:
+        return [value]
+    return [part for part in re.split(r"[,;]", value) if part.strip()] or [value]
 
 
 def _hash(text: str) -> str:

@@ -1,7 +1,7 @@
 """The one algorithm of permission: a question about a call goes in, a decision comes out.
 
     mode ceiling -> rules -> per tool -> trusted workspace -> class -> destructive
-                 -> mode write -> trusted caller            (then the workspace may narrow)
+                 -> mode write or guarded -> trusted caller (then the workspace may narrow)
 
 The first step that has an answer gives it; the steps after `destructive` can only turn a
 question into a yes, and never touch a no. Grants are not here: they are remembered answers,
@@ -17,6 +17,7 @@ import msgspec
 
 from callgate.core.calls import CallerKind
 from callgate.core.effects import SideEffects
+from callgate.core.labels import Label
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Mode
 from callgate.policy.rules import (
@@ -32,8 +33,10 @@ from callgate.policy.rules import (
     rule_applies,
 )
 
-if TYPE_CHECKING:  # few homes have rules about commands
+if TYPE_CHECKING:  # few homes have rules about commands, few calls a conversation around them
     from callgate.policy.commands import Judgement, Rules
+    from callgate.policy.guard import Flow
+    from callgate.policy.provenance.sources import Trace
 
 _HAPPENS = {
     PolicyMode.AUTO: "allowed",
@@ -45,6 +48,8 @@ _HAPPENS = {
 _REMEMBERED = 20_000
 _STRICT = {mode: at for at, mode in enumerate(PolicyMode)}
 """auto, prompt_once, prompt, deny: of several words about one tool the strictest counts."""
+GUARD_REASONS = frozenset({"untrusted_destination", "private_outward", "secret_outward"})
+"""Of decisions that no remembered answer for the whole tool covers (`policy.guard`)."""
 _NEEDS_NETWORK = "It needs the network."
 
 
@@ -65,6 +70,12 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """The command will run where it can change nothing; mode read then allows it."""
     network: bool = False
     """The command asks for the network, which it would not have by itself."""
+    contained: bool = False
+    """The command will run in a sandbox from which it reaches no network."""
+    outward: bool = False
+    """It sends something out of this machine, or may."""
+    flow: Flow | None = None
+    """Where its destinations come from; None: not looked at, or not known."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -89,6 +100,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     None at all: it reaches everything."""
     budgets: tuple[Budget, ...] = ()
     """What the call is counted in before it may run."""
+    provenance: tuple[Trace, ...] = ()
+    """Where the destinations of the call come from, as far as the conversation is known."""
+    any_destination: bool = False
+    """A rule allows it also for destinations that untrusted content brought in."""
     policy_reason: str = ""
     """For the audit record: what decided, and where it stands."""
 
@@ -384,6 +399,8 @@ def _by_commands(question: Question, rules: list[Rule]) -> Decision | None:
         # A doubt alone is not a question the user wrote down, but where they wrote what they
         # deny or want to be asked about, a doubt may hide just that.
         explicit=decisive is not None or any(r.decision is not Outcome.ALLOW for r in rules),
+        any_destination=judgement.outcome == "allow"
+        and all(rules[i].untrusted_destinations for i in judgement.rules),
     )
 
 
@@ -423,6 +440,7 @@ def _from_rule(rule: Rule) -> Decision:
         sentence=f"Rule: {rule}.",
         origin=rule.origin,
         explicit=True,
+        any_destination=rule.decision is Outcome.ALLOW and rule.untrusted_destinations,
     )
 
 
@@ -454,6 +472,8 @@ def _lower(question: Question, decision: Decision, *, confirm_destructive: bool)
         return Decision(
             outcome=Outcome.ALLOW, reason="mode_write", sentence="Mode write asks no question."
         )
+    if question.mode is Mode.GUARDED and not insists and (reason := _in_guarded_mode(question)):
+        return Decision(outcome=Outcome.ALLOW, reason="mode_guarded", sentence=reason)
     if question.mode is Mode.READ and _jailed(question) and not insists:
         return Decision(
             outcome=Outcome.ALLOW,
@@ -467,3 +487,52 @@ def _lower(question: Question, decision: Decision, *, confirm_destructive: bool)
             sentence=f"Caller {question.caller} is part of the program itself.",
         )
     return decision
+
+
+def _in_guarded_mode(question: Question) -> str:
+    """Why mode guarded runs a call without a question; empty where it asks."""
+    flow = question.flow
+    if question.contained:
+        return "Mode guarded runs commands in a sandbox without network."
+    if question.effect is SideEffects.WRITE and not question.outward:
+        if not question.destructive or (flow is not None and flow.inside):
+            return "Mode guarded changes files inside the workspace."
+        return ""
+    if flow is None:
+        return ""
+    if flow.vouched or (not flow.destinations and Label.UNTRUSTED not in flow.labels):
+        return "Mode guarded lets this go where your words, settings or answers say."
+    return ""
+
+
+def guard(decision: Decision, question: Question) -> Decision:
+    """What is decided of a call after a look at where its destinations come from: never laxer."""
+    flow = question.flow
+    if flow is None:
+        return decision
+    decision = msgspec.structs.replace(decision, provenance=flow.destinations)
+    if decision.outcome is Outcome.DENY or question.caller.trusted:
+        return decision
+    if decision.outcome is Outcome.ALLOW and decision.any_destination:
+        return decision
+    from callgate.policy.guard import objection  # lazy: most calls have no conversation  # noqa: PLC0415
+
+    objected = objection(flow)
+    if objected is None:
+        return _within_hosts(decision, flow)
+    reason, sentence = objected
+    return Decision(
+        outcome=Outcome.ASK,
+        reason=reason,
+        sentence=sentence,
+        explicit=True,
+        hosts=decision.hosts,
+        provenance=flow.destinations,
+    )
+
+
+def _within_hosts(decision: Decision, flow: Flow) -> Decision:
+    """A command that runs because of the hosts in its words reaches no others."""
+    if decision.reason != "mode_guarded" or not flow.hosts:
+        return decision
+    return msgspec.structs.replace(decision, hosts=(*decision.hosts, flow.hosts))

@@ -17,6 +17,7 @@ import msgspec
 
 from callgate.core.calls import CallerKind
 from callgate.core.effects import SideEffects
+from callgate.core.labels import Label
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.text.path_globs import RuleGlob
 from callgate.core.text.wildcards import Match, compile_tokens, parse_wildcards
@@ -85,6 +86,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     network: bool | tuple[str, ...] | None = None
     """Whether the call asks for the network. An `allow` covers such a call only if this is
     true, and then covers the others too. Hosts are a yes that goes no further than these."""
+    untrusted_destinations: bool = False
+    """An `allow` that holds also for destinations that untrusted content brought in."""
     origin: Origin = BUILT_IN
 
     def __str__(self) -> str:
@@ -98,6 +101,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
                 ("workspace", self.workspace),
                 ("arguments_sha256", self.arguments_sha256),
                 ("network", _network_text(self.network)),
+                ("untrusted_destinations", "true" if self.untrusted_destinations else None),
             )
             if value is not None
         ]
@@ -118,6 +122,18 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin = BUILT_IN
 
 
+class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
+    enabled: bool = True
+    destinations: tuple[str, ...] = ()
+    """Globs of addresses, hosts and accounts to which anything may go."""
+    labels: Mapping[Label, tuple[str, ...]] = {}
+    """Globs of tools whose output has a label, beside what they declare."""
+    parameters: Mapping[str, tuple[str, ...]] = {}
+    """Tool to the parameters that say where its effect goes."""
+    without_conversation: bool = False
+    """Guard sessions too in which nobody tells what the user wrote."""
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     default: Mapping[SideEffects, Setting] = {}
     """Classes left out take the built-in default; in a workspace's own file: no opinion."""
@@ -129,6 +145,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[Rule, ...] = ()
     confirm_destructive: bool = False
     """In mode write: ask before a destructive tool all the same."""
+    guard: GuardSettings = GuardSettings()
     hosts: tuple[str, ...] | None = None
     """In a workspace's own file: no command reaches any other. None: no opinion."""
     budgets: tuple[Budget, ...] = ()

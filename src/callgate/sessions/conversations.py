@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from callgate.core.content import TextBlock
+from callgate.core.content import TextBlock, ToolResultBlock
 from callgate.core.events import (
     MODE_CHANGED,
     SESSION_RESUMED,
@@ -44,12 +44,18 @@ _LONGEST_TITLE = 80
 
 class Conversations:
     def __init__(
-        self, log: SessionLog, sink: EventSink, roots: Callable[[], Collection[Root]]
+        self,
+        log: SessionLog,
+        sink: EventSink,
+        roots: Callable[[], Collection[Root]],
+        heard: Callable[[Session, Message], None] = lambda session, message: None,
     ) -> None:
-        """`roots` are those that the settings grant beside a workspace."""
+        """`roots` are those that the settings grant beside a workspace; `heard` is told what the
+        user of a session wrote."""
         self._log = log
         self._sink = sink
         self._roots = roots
+        self._heard = heard
 
     async def resume(self, session_id: str) -> tuple[Session, Snapshot]:
         """Take a session over, with what is still open in it.
@@ -100,7 +106,7 @@ class Conversations:
         self._update(session, turn_id=turn, title=title)
         session.turn_id, session.title = turn, title
         self.emit(session, TURN_STARTED, "user", {})
-        return self.say(session, prompt)
+        return self.say(session, _with_user_words(session, prompt))
 
     async def end_turn(
         self,
@@ -130,6 +136,8 @@ class Conversations:
     def say(self, session: Session, message: Message, *, soon: bool = False) -> asyncio.Future[Any]:
         """Add a message to the conversation. Done when it is on the disk: before anything that
         is written later. `soon`: nobody waits for it."""
+        if message.user_words is not None:
+            self._heard(session, message)
         stored = StoredMessage(
             id=ulid(), turn_id=session.turn_id, body=msgspec.to_builtins(message)
         )
@@ -206,6 +214,24 @@ class Conversations:
             self._log.append(session, event)
         self._sink.emit(event)
         return event.id
+
+
+def _with_user_words(session: Session, prompt: Message) -> Message:
+    """A prompt is what the user wrote, unless its surface knows better. That of a sub-agent is the
+    model's."""
+    if session.is_worker:
+        return msgspec.structs.replace(prompt, user_words=None)
+    return as_user_words(prompt)
+
+
+def as_user_words(message: Message) -> Message:
+    """The message with its texts as what the user wrote, unless its surface said what that is, or
+    it carries what tools gave back."""
+    texts = [block.text for block in message.content if isinstance(block, TextBlock)]
+    has_results = any(isinstance(block, ToolResultBlock) for block in message.content)
+    if message.user_words is not None or has_results or not texts:
+        return message
+    return msgspec.structs.replace(message, user_words="\n".join(texts))
 
 
 def title_of(prompt: Message) -> str | None:

@@ -63,7 +63,7 @@ from callgate.storage.endings import event_of
 from callgate.storage.forks import append_messages, fork
 from callgate.storage.views import Blob, EmptiedEvent, View
 
-_CHANGEABLE = ("workspace", "mode", "title", "extra_roots", "tags", "turn_id", "meta")
+_CHANGEABLE = ("workspace", "mode", "title", "extra_roots", "tags", "turn_id", "meta", "labels")
 
 
 def apply(op: Op[Any], view: View) -> Any:

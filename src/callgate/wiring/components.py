@@ -30,6 +30,7 @@ from callgate.dispatch.call_files import CallFiles
 from callgate.dispatch.commands.sandboxes import OFF, Sandbox, Surroundings
 from callgate.dispatch.dispatcher import Limits, ToolDispatcher
 from callgate.dispatch.environments import Environments
+from callgate.dispatch.flows import Flows
 from callgate.dispatch.permission.asking import Confirmations
 from callgate.dispatch.permission.confirmations import Answer
 from callgate.dispatch.permission.grants import Grants
@@ -100,10 +101,12 @@ def make_dispatcher(
     models = {name: table.tags for name, table in settings.models.items()}
     registry.tags.set_models(models, settings.model)
     registry.tags.give("settings", settings.tags)
+    grants = Grants(log)
     return dispatcher(
         authority=Authority(
             policies=policies,
-            grants=Grants(log),
+            grants=grants,
+            flows=Flows(log, bus, grants),
             confirmations=Confirmations(log, limits.confirmation_timeout_s),
             preview=partial(_preview, files, environments),
             save=partial(_save, home, policies)

@@ -92,7 +92,9 @@ class Wired:
         )
         self.dispatcher.confinement.placement = lambda: self.workers
         self._disable_tools()
-        conversations = Conversations(self.log, self.bus, self.roots)
+        conversations = Conversations(
+            self.log, self.bus, self.roots, self.dispatcher.authority.flows.hear
+        )
         self.runtime = Runtime(self.dispatcher, self.bus, conversations, self.settings_state)
         if self.sharing is not None:
             self.sharing.begin(self.runtime, self.policies)

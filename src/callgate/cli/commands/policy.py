@@ -86,7 +86,8 @@ def explain(options: Namespace) -> int:
     verdicts = _command_verdicts(wired, call, subject)
     budgets = BudgetForecast(decision)
     if decision.budgets:
-        budgets = with_store(options, partial(forecast, call, subject, decision))
+        guard = wired.policies(session.workspace).user.guard
+        budgets = with_store(options, partial(forecast, call, subject, decision, guard))
     if options.json:
         print_json(_described(call, subject, budgets, verdicts, restrictions))
     else:

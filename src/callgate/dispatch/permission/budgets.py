@@ -32,8 +32,9 @@ from callgate.core.budgets import (
     read_ledger,
 )
 from callgate.core.calls import CallerKind, ToolCall
-from callgate.core.effects import Capability, SideEffects
+from callgate.core.effects import SideEffects
 from callgate.core.stores import Store, StoreError
+from callgate.dispatch.session_facts import parameters
 from callgate.dispatch.subjects import Subject
 from callgate.policy.budgets import (
     Sending,
@@ -44,14 +45,14 @@ from callgate.policy.budgets import (
     usage,
 )
 from callgate.policy.decide import Decision
-from callgate.policy.rules import Outcome
-from callgate.sandbox.jails import Network
+from callgate.policy.provenance.commands import hosts_in
+from callgate.policy.provenance.destinations import values_of
+from callgate.policy.rules import GuardSettings, Outcome
 
 _log = logging.getLogger("callgate.budgets")
 _PROBLEMS = (StoreError, ValueError)
-_SENDS = frozenset(
-    {Capability.ACCESSES_NETWORK, Capability.MUTATES_EXTERNAL, Capability.CONTROLS_BROWSER}
-)
+_MOST_VALUES = 100_000
+"""Of destinations in one call: more than arguments have room for."""
 _MAY_SEND = frozenset({SideEffects.NETWORK, SideEffects.EXECUTE})
 OpenStore = Callable[[], Awaitable[Store]]
 
@@ -59,8 +60,10 @@ OpenStore = Callable[[], Awaitable[Store]]
 class Reservation:
     """What one call takes from its budgets."""
 
-    def __init__(self, call: ToolCall, open_store: OpenStore) -> None:
+    def __init__(self, call: ToolCall, open_store: OpenStore, guard: GuardSettings) -> None:
+        """`guard` says which parameters are destinations, where their names do not tell."""
         self._call = call
+        self._guard = guard
         self._open_store = open_store
         self._store: Store | None = None
         self._charges: tuple[Charge, ...] = ()
@@ -69,7 +72,7 @@ class Reservation:
     async def reserve(self, subject: Subject, decision: Decision) -> Decision:
         """Count the call. The decision stays, or becomes a question."""
         call = self._call
-        self._charges = _charges(call, subject, decision)
+        self._charges = _charges(call, subject, decision, self._guard)
         if not self._charges:
             return decision
         # What the program itself does is counted, and asked about nowhere.
@@ -87,7 +90,7 @@ class Reservation:
 
     async def settle(self, subject: Subject, decision: Decision) -> None:
         """Count what a person allowed: beyond the limits, and with the arguments that run."""
-        allowed = _charges(self._call, subject, decision)
+        allowed = _charges(self._call, subject, decision, self._guard)
         if self._is_counted and allowed == self._charges:
             return
         self._charges = allowed
@@ -130,10 +133,10 @@ class BudgetForecast(msgspec.Struct, frozen=True):
 
 
 async def forecast(
-    call: ToolCall, subject: Subject, decision: Decision, store: Store
+    call: ToolCall, subject: Subject, decision: Decision, guard: GuardSettings, store: Store
 ) -> BudgetForecast:
     """What the budgets would make of a decision, without counting the call."""
-    wanted = _charges(call, subject, decision)
+    wanted = _charges(call, subject, decision, guard)
     ledgers: dict[str, Ledger] = {}
     passed: list[Overrun] = []
     try:
@@ -150,14 +153,16 @@ async def forecast(
     return BudgetForecast(after, tuple(usage(wanted, ledgers)))
 
 
-def _charges(call: ToolCall, subject: Subject, decision: Decision) -> tuple[Charge, ...]:
+def _charges(
+    call: ToolCall, subject: Subject, decision: Decision, guard: GuardSettings
+) -> tuple[Charge, ...]:
     return charges(
         decision.budgets,
         names=_names(subject),
         session=call.session.parent or call.session.id,
         principal=call.principal,
         day=datetime.now(UTC).date().isoformat(),
-        sending=_sending(subject),
+        sending=_sending(subject, guard),
     )
 
 
@@ -165,15 +170,22 @@ def _names(subject: Subject) -> tuple[str, ...]:
     return subject.tool.name, *subject.tool.definition.aliases
 
 
-def _sending(subject: Subject) -> Sending | None:
+def _sending(subject: Subject, guard: GuardSettings) -> Sending | None:
     """None for a call that cannot send anything out: a tool that says that it does not, a command
     in a sandbox without the network."""
-    tool, checked, around = subject.tool, subject.checked, subject.enclosure
-    if around is not None:
-        sends = around.profile is None or around.network in (Network.HOSTS, Network.ALL)
+    tool, checked = subject.tool, subject.checked
+    command = checked.arguments.get("command") if subject.enclosure is not None else None
+    if subject.enclosure is not None:
+        if subject.contained:
+            return None
+        values = hosts_in(command) if isinstance(command, str) else ()
+    elif tool.outward or tool.effect in _MAY_SEND:
+        names = parameters(tool, guard)
+        values = tuple(each for _, each in values_of(checked.arguments, names, _MOST_VALUES))
     else:
-        sends = tool.effect in _MAY_SEND or bool(tool.capabilities & _SENDS)
-    return sending(tool.name, checked.arguments, checked.size, None) if sends else None
+        return None
+    text = command if isinstance(command, str) else None
+    return sending(tool.name, checked.size, text, values)
 
 
 def _problem(error: BaseException) -> str:

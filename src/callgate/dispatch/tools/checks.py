@@ -17,6 +17,7 @@ import msgspec
 from callgate.core.effects import Capability, SideEffects, derive, implied
 from callgate.core.errors import ToolRegistrationError
 from callgate.core.json_schema.schemas import MAX_BYTES, ArgumentSchema, ForeignSchema, first_line
+from callgate.core.labels import Label
 from callgate.core.sessions import Session
 from callgate.core.tools import Tool, ToolDefinition, ToolFactory
 from callgate.dispatch.tools.sources import SourceTool, WhyNot
@@ -27,6 +28,10 @@ _MCP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}\Z|mcp\.[a-z0-9_-]+/[!-~]{
 """What others call the tool of an MCP server, and what rules and people call it."""
 _PATH_NAMES = frozenset({"path", "paths", "file", "files", "cwd", "dir", "directory", "root"})
 SLOW = frozenset({SideEffects.EXECUTE, SideEffects.NETWORK})
+_OUTWARD = frozenset(
+    {Capability.ACCESSES_NETWORK, Capability.MUTATES_EXTERNAL, Capability.CONTROLS_BROWSER}
+)
+_GUARDED = _OUTWARD | {Capability.DESTRUCTIVE}
 
 _log = logging.getLogger("callgate.registry")
 
@@ -45,6 +50,11 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
     schema: ArgumentSchema
     summary: ArgumentSummary
     path_params: tuple[str, ...]
+    output_labels: frozenset[Label]
+    outward: bool
+    """It sends something out: a read over the network does that, too."""
+    is_guarded: bool
+    """Whether it depends on where its destinations come from: it sends out, destroys, executes."""
     timeout_s: float
     why_not: WhyNot | None = None
     """Why a session does not see it."""
@@ -126,6 +136,11 @@ def examine(tool: SourceTool, max_bytes: int = MAX_BYTES) -> Registered:
                 f"tool {name!r}: argument alias {alias!r} must be new, "
                 f"and {spelling!r} in the schema"
             )
+    for each in definition.destination_params or ():
+        if each not in properties:
+            raise ToolRegistrationError(
+                f"tool {name!r}: destination_params names {each!r}, which is not in its schema"
+            )
     if definition.max_concurrent is not None and definition.max_concurrent < 1:
         raise ToolRegistrationError(f"tool {name!r}: max_concurrent must be at least 1")
     return Registered(
@@ -140,6 +155,9 @@ def examine(tool: SourceTool, max_bytes: int = MAX_BYTES) -> Registered:
         schema=schema,
         summary=ArgumentSummary(definition.input_schema),
         path_params=_path_params(definition),
+        output_labels=_output_labels(definition, capabilities),
+        outward=not _OUTWARD.isdisjoint(capabilities),
+        is_guarded=effect is SideEffects.EXECUTE or not _GUARDED.isdisjoint(capabilities),
         timeout_s=definition.timeout_s or (600.0 if effect in SLOW else 60.0),
         policy_key=f"{name} {effect} {Capability.DESTRUCTIVE in capabilities}",
         why_not=tool.why_not,
@@ -191,6 +209,24 @@ def _path_params(definition: ToolDefinition) -> tuple[str, ...]:
         for name, schema in properties.items()
         if (name in _PATH_NAMES or name.endswith("_path")) and _holds_text(schema)
     )
+
+
+def _output_labels(
+    definition: ToolDefinition, capabilities: frozenset[Capability]
+) -> frozenset[Label]:
+    """What its output is; a tool of a server or host cannot vouch for itself."""
+    foreign = definition.source in ("mcp", "host", "client")
+    if definition.output_labels is not None:
+        try:
+            declared = frozenset(map(Label, definition.output_labels))
+        except ValueError as error:
+            raise ToolRegistrationError(f"tool {definition.name!r}: {error}") from None
+        return declared - {Label.VOUCHED} if foreign else declared
+    if definition.source == "mcp" or not _OUTWARD.isdisjoint(capabilities):
+        return frozenset({Label.UNTRUSTED})
+    if definition.source == "builtin" and definition.requires_workspace:
+        return frozenset({Label.WORKSPACE})
+    return frozenset()
 
 
 def _holds_text(schema: Any) -> bool:

@@ -45,7 +45,8 @@ class UserPrompt(msgspec.Struct, frozen=True):
 
     def message(self, text: str) -> Message:
         """With another text in place of the one that was typed."""
-        return Message(role="user", content=[TextBlock(text), *self.images])
+        content = [TextBlock(text), *self.images]
+        return Message(role="user", content=content, user_words=self.typed)
 
 
 def read_prompt(blocks: Sequence[Block]) -> UserPrompt:

@@ -1,0 +1,287 @@
+"""What one session was told and has read: an index of its texts, and its labels."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from callgate.core.calls import ToolCall
+from callgate.core.content import ToolResultBlock, ToolUseBlock
+from callgate.core.effects import SideEffects
+from callgate.core.labels import SESSION_LABELS, Label
+from callgate.core.messages import Message
+from callgate.core.resolved_paths import ResolvedPath
+from callgate.core.results import ToolResult
+from callgate.core.sessions import Session
+from callgate.dispatch.contents import text_of
+from callgate.dispatch.subjects import Subject
+from callgate.dispatch.tools.registry import Registered
+from callgate.policy.guard import Flow
+from callgate.policy.provenance import destinations, forms
+from callgate.policy.provenance.commands import hosts_in
+from callgate.policy.provenance.index import ConversationIndex
+from callgate.policy.provenance.sources import UNKNOWN, Source, SourceKind, Trace
+from callgate.policy.rules import GuardSettings, glob_matches
+from callgate.redaction.data import redact_value
+
+_USER = Source(SourceKind.USER)
+_SETTINGS = Source(SourceKind.SETTINGS)
+_ANSWER = Source(SourceKind.ANSWER)
+_ATTACHED = Source(SourceKind.ATTACHED)
+_SECRET_FILES = (
+    ".env",
+    ".env.*",
+    "id_rsa*",
+    "id_ed25519*",
+    "id_ecdsa*",
+    "*.pem",
+    "*.key",
+    ".netrc",
+)
+_SHORT = 200
+"""Characters of an argument that is looked for as one value."""
+
+
+class SessionFacts:
+    def __init__(self) -> None:
+        self.index = ConversationIndex()
+        self.labels: dict[Label, str] = {}
+        """Each with the call that brought it."""
+        self.is_told = False
+        """Whether anybody said what the user wrote."""
+        self.settings = GuardSettings()
+        """As of the last call that was judged."""
+        self._calls = 0
+
+    # What comes in.
+
+    def tell(self, words: str, attached: str = "") -> None:
+        self.is_told = True
+        self.index.add(_USER, words)
+        if attached:
+            self.index.add(_ATTACHED, attached)
+
+    def tell_changes(self, before: Any, after: Mapping[str, Any]) -> None:
+        """The values that a person wrote into the arguments of a call."""
+        old = before if isinstance(before, Mapping) else {}
+        known = {value for _, value in destinations.values_of(old, tuple(old))}
+        for _, value in destinations.values_of(after, tuple(after)):
+            if value not in known:
+                self.tell(value)
+
+    def read(
+        self, call: ToolCall, subject: Subject, result: ToolResult, guard: GuardSettings
+    ) -> dict[Label, str]:
+        """Remember an output; the labels that the session did not have before, with their cause."""
+        tool = subject.tool
+        self._calls += 1
+        labels = _labels(call.session, subject, guard)
+        self.index.add(_source(tool.name, labels, self._calls, call.id), text_of(result.content))
+        cause = f"{tool.name} #{self._calls}"
+        return {each: cause for each in SESSION_LABELS & labels if each not in self.labels}
+
+    def load(
+        self,
+        labels: Mapping[str, str],
+        messages: Iterable[Message],
+        tool_labels: Mapping[str, frozenset[Label]],
+    ) -> None:
+        """What was kept of the session. Of a tool that is not there any more nothing is known."""
+        known = {label.value: label for label in SESSION_LABELS}
+        self.labels = {known[name]: cause for name, cause in labels.items() if name in known}
+        names: dict[str, str] = {}
+        for message in messages:
+            if message.user_words is not None:
+                self.tell(message.user_words)
+            for block in message.content:
+                if isinstance(block, ToolUseBlock):
+                    names[block.id] = block.name
+                elif isinstance(block, ToolResultBlock):
+                    name = names.get(block.tool_use_id, "a tool")
+                    self._calls += 1
+                    of_tool = tool_labels.get(name, frozenset({Label.UNTRUSTED}))
+                    source = _source(name, of_tool, self._calls, block.tool_use_id)
+                    self.index.add(source, text_of(block.content))
+
+    # What goes out.
+
+    def flow(self, subject: Subject, guard: GuardSettings, answered: frozenset[str]) -> Flow:
+        """Where the destinations of a call come from."""
+        tool = subject.tool
+        hosts: tuple[str, ...] = ()
+        has_destinations = True
+        if subject.enclosure is not None:
+            found, hosts = self._of_command(subject, guard, answered)
+        else:
+            names = parameters(tool, guard)
+            found = self._trace(subject, names, guard, answered)
+            if not found and Label.UNTRUSTED in self.labels:
+                # It goes to nobody: what it changes must be what the user asked for.
+                has_destinations = False
+                rest = [name for name in subject.checked.arguments if name not in names]
+                found = self._trace(subject, rest, guard, answered)
+        return Flow(
+            outward=tool.outward or is_online(subject),
+            destroys=tool.destructive,
+            labels=dict(self.labels),
+            destinations=found,
+            has_destinations=has_destinations,
+            carries_secret=_carries_secret(subject),
+            hosts=hosts,
+        )
+
+    def traces(self, subject: Subject) -> tuple[Trace, ...]:
+        """Where all values of a call come from: short ones whole, of long texts their parts."""
+        names = parameters(subject.tool, self.settings)
+        return tuple(self._all_traces(subject, frozenset(names)))
+
+    def _all_traces(self, subject: Subject, names: frozenset[str]) -> Iterator[Trace]:
+        arguments = subject.checked.arguments
+        for name, value in destinations.values_of(arguments, tuple(arguments)):
+            is_destination = name in names
+            if len(value) <= _SHORT:
+                yield Trace(name, value, self._find(name, value), is_destination)
+                continue
+            for source in self.index.parts(value)[:3]:
+                yield Trace(name, f"a part of {len(value):,} characters", source, is_destination)
+
+    def _trace(
+        self,
+        subject: Subject,
+        names: Iterable[str],
+        guard: GuardSettings,
+        answered: frozenset[str],
+    ) -> tuple[Trace, ...]:
+        values = destinations.values_of(subject.checked.arguments, tuple(names))
+        return tuple(self._destination(name, each, guard, answered) for name, each in values)
+
+    def _destination(
+        self, name: str, value: str, guard: GuardSettings, answered: frozenset[str]
+    ) -> Trace:
+        if guard.destinations and _is_in_settings(value, guard):
+            return Trace(name, value, _SETTINGS, True)
+        if answered and destinations.normal_destination(value) in answered:
+            return Trace(name, value, _ANSWER, True)
+        return Trace(name, value, self._find(name, value), True)
+
+    def _find(self, name: str, value: str) -> Source:
+        return self.index.trace(name, value) if self.is_told else UNKNOWN
+
+    def _of_command(
+        self, subject: Subject, guard: GuardSettings, answered: frozenset[str]
+    ) -> tuple[tuple[Trace, ...], tuple[str, ...]]:
+        """The destinations of a command: what the settings let it reach, itself where the user
+        wrote it, or the hosts in its words, which are then all that it reaches."""
+        if not is_online(subject):
+            return (), ()
+        if (
+            not subject.reaches_network
+            and subject.enclosure is not None
+            and subject.enclosure.hosts
+        ):
+            named = ", ".join(map(str, subject.enclosure.hosts))
+            return (Trace("network", named, _SETTINGS, True),), ()
+        command = subject.checked.arguments.get("command")
+        text = command if isinstance(command, str) else ""
+        whole = self._destination("command", text, guard, answered)
+        if whole.vouched or subject.enclosure is None or subject.enclosure.delegated:
+            return (whole,), ()
+        found = [
+            (host, self._destination("host", host, guard, answered)) for host in hosts_in(text)
+        ]
+        traces = tuple(trace for _, trace in found)
+        return (traces, tuple(host for host, _ in found)) if traces else ((whole,), ())
+
+
+def parameters(tool: Registered, guard: GuardSettings) -> tuple[str, ...]:
+    """The parameters of a tool that say where its effect goes."""
+    for pattern, names in guard.parameters.items():
+        if _names_tool(pattern, tool):
+            return names
+    declared = tool.definition.destination_params
+    if declared is not None:
+        return declared
+    return destinations.destination_params(tool.definition.input_schema)
+
+
+def is_online(subject: Subject) -> bool:
+    """Whether what the tool starts may reach the network."""
+    return subject.tool.effect is SideEffects.EXECUTE and not subject.contained
+
+
+def destinations_of(subject: Subject, guard: GuardSettings) -> tuple[str, ...]:
+    """The destinations of a call in the spelling under which answers are remembered."""
+    arguments = subject.checked.arguments
+    if subject.enclosure is not None:
+        command = arguments.get("command")
+        hosts = hosts_in(command) if isinstance(command, str) and is_online(subject) else ()
+        return tuple(dict.fromkeys(map(destinations.normal_destination, hosts)))
+    values = destinations.values_of(arguments, parameters(subject.tool, guard))
+    normal = (destinations.normal_destination(value) for _, value in values)
+    return tuple(dict.fromkeys(normal))
+
+
+def _labels(session: Session, subject: Subject, guard: GuardSettings) -> frozenset[Label]:
+    labels = set(subject.tool.output_labels)
+    for label, patterns in guard.labels.items():
+        if any(_names_tool(pattern, subject.tool) for pattern in patterns):
+            labels.add(label)
+            if label is Label.VOUCHED:
+                labels.discard(Label.UNTRUSTED)
+    if is_online(subject) and Label.VOUCHED not in labels:
+        labels.add(Label.UNTRUSTED)
+    if subject.resolved_paths:
+        beside = {os.path.realpath(root.path) for root in session.extra_roots}
+        if any(_is_private(path, beside) for path in subject.resolved_paths):
+            labels.add(Label.PRIVATE)
+    return frozenset(labels)
+
+
+def _is_private(path: ResolvedPath, beside: set[str]) -> bool:
+    """A file beside the workspace, or one that is named as secrets are."""
+    name = os.path.basename(path.real)
+    return path.root in beside or any(
+        glob_matches(glob, name, paths=False, fold=True) for glob in _SECRET_FILES
+    )
+
+
+def _source(tool: str, labels: frozenset[Label], number: int, call_id: str) -> Source:
+    untrusted = Label.UNTRUSTED in labels
+    kind = SourceKind.TOOL
+    if not untrusted:
+        for label, of_label in _KINDS.items():
+            if label in labels:
+                kind = of_label
+                break
+    return Source(kind, tool, number, call_id, untrusted)
+
+
+_KINDS = {
+    Label.VOUCHED: SourceKind.VOUCHED,
+    Label.WORKSPACE: SourceKind.WORKSPACE,
+    Label.MEMORY: SourceKind.MEMORY,
+}
+
+
+def _names_tool(pattern: str, tool: Registered) -> bool:
+    names = (tool.name, *tool.definition.aliases)
+    return any(glob_matches(pattern, name, paths=False, fold=True) for name in names)
+
+
+def _is_in_settings(value: str, guard: GuardSettings) -> bool:
+    normal = destinations.normal_destination(value)
+    address = forms.address_of(forms.fold(value.strip()))
+    spellings = (normal,) if address is None else (normal, address.host)
+    return any(
+        glob_matches(forms.fold(pattern), spelling, paths=False, fold=False)
+        for pattern in guard.destinations
+        for spelling in spellings
+    )
+
+
+def _carries_secret(subject: Subject) -> bool:
+    if not (subject.tool.outward or is_online(subject)):
+        return False
+    arguments = subject.checked.arguments
+    return bool(redact_value(arguments) != arguments)

@@ -1,0 +1,87 @@
+"""Where a value stands, as data: a kind of source, and which text of that kind."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class SourceKind(StrEnum):
+    """In the order in which they vouch for a value: of several texts the first kind counts."""
+
+    USER = "user"
+    """What the person wrote: a prompt, or a value in an answer."""
+    SETTINGS = "settings"
+    ANSWER = "answer"
+    """A person allowed this tool to go to this destination for the rest of the session."""
+    VOUCHED = "vouched"
+    """The output of a tool that is declared to be as good as the user's words."""
+    ATTACHED = "attached"
+    """A file that the person sent along with a prompt."""
+    WORKSPACE = "workspace"
+    """A file of the workspace, as a tool showed it."""
+    MEMORY = "memory"
+    TOOL = "tool"
+    """The output of any other tool."""
+    NOWHERE = "nowhere"
+    """The model made it, or changed it beyond recognition."""
+    UNKNOWN = "unknown"
+    """Nobody told us what the user said."""
+
+
+VOUCHING = frozenset({SourceKind.USER, SourceKind.SETTINGS, SourceKind.ANSWER, SourceKind.VOUCHED})
+"""Kinds that are enough for an effect outside the workspace."""
+
+
+class Source(msgspec.Struct, frozen=True, omit_defaults=True):
+    kind: SourceKind
+    tool: str = ""
+    """Whose output it is."""
+    number: int = 0
+    """Which call of the session it was, from 1."""
+    call_id: str = ""
+    untrusted: bool = False
+    """Whether strangers can have written the text."""
+
+    def __str__(self) -> str:
+        match self.kind:
+            case SourceKind.USER:
+                return "your words"
+            case SourceKind.SETTINGS:
+                return "your settings"
+            case SourceKind.ANSWER:
+                return "an earlier answer of yours"
+            case SourceKind.ATTACHED:
+                return "a file that you attached"
+            case SourceKind.NOWHERE:
+                return "nowhere: the model made it"
+            case SourceKind.UNKNOWN:
+                return "unknown: the conversation is not known here"
+            case SourceKind.WORKSPACE:
+                where = "the workspace, first seen in"
+            case SourceKind.MEMORY:
+                where = "memory, read by"
+            case SourceKind.VOUCHED:
+                where = "the trusted output of"
+            case SourceKind.TOOL:
+                where = "untrusted content of" if self.untrusted else "the output of"
+        return f"{where} {self.tool} #{self.number}"
+
+
+NOWHERE = Source(SourceKind.NOWHERE)
+UNKNOWN = Source(SourceKind.UNKNOWN)
+
+
+class Trace(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One value of a call's arguments, and where it stands."""
+
+    parameter: str
+    value: str
+    source: Source
+    is_destination: bool = False
+    """It says where an effect goes."""
+
+    @property
+    def vouched(self) -> bool:
+        return self.source.kind in VOUCHING
