@@ -42,7 +42,7 @@ from callgate.protocol.results import (
 )
 from callgate.protocol.tool_uses import UnreadableUse, read_tool_uses
 from callgate.runtime import Resumed
-from callgate.sessions.conversations import as_user_words
+from callgate.sessions.conversations import text_of_prompt
 from callgate.wiring.registration import register_sources
 from callgate.wiring.runtime import Wired
 
@@ -192,9 +192,8 @@ class Gate:
     async def say(self, message: str | Message) -> None:
         """Add what the model said, or what it was told, to the session's conversation."""
         new_message = Message.text("assistant", message) if isinstance(message, str) else message
-        if new_message.role == "user":
-            new_message = as_user_words(new_message)
-        await self.runtime.conversations.say(self.session, new_message)
+        words = text_of_prompt(new_message) if new_message.role == "user" else None
+        await self.runtime.conversations.say(self.session, new_message, user_words=words)
 
     async def messages(self) -> list[Message]:
         """The conversation of the session so far."""

@@ -29,7 +29,7 @@ from callgate.dispatch.subjects import Subject
 from callgate.dispatch.tools.registry import Registered
 from callgate.events.bus import Bus, Listener, Subscription
 from callgate.policy.decide import Decision, Rulebook
-from callgate.sessions.conversations import Conversations
+from callgate.sessions.conversations import Conversations, user_words_of
 from callgate.sessions.live import SessionTurns
 
 if TYPE_CHECKING:
@@ -161,7 +161,10 @@ class Runtime:
 
     async def _load_facts(self, session: Session, labels: Mapping[str, str]) -> None:
         """What the guard has to know of a conversation that began in another process."""
-        messages = await self.conversations.messages(session)
+        stored = await self.conversations.stored(session)
+        messages = (
+            (user_words_of(each.body), msgspec.convert(each.body, Message)) for each in stored
+        )
         loaded = self.dispatcher.registry.names.everyone  # nothing is started to ask for labels
         tool_labels = {name: tool.output_labels for name, tool in loaded.items()}
         self.dispatcher.authority.flows.load(session, labels, messages, tool_labels)

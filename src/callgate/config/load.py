@@ -27,8 +27,8 @@ from callgate.config.schema import (
     StoreTable,
     WorkspaceSettings,
 )
+from callgate.core.content import Label
 from callgate.core.effects import SideEffects
-from callgate.core.labels import Label
 from callgate.core.mcp_servers import NOT_FOR_A_WORKSPACE, McpTable
 from callgate.core.sessions import pool_workspace
 from callgate.core.text.spelling import nearest

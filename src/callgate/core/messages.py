@@ -30,11 +30,9 @@ MessageBlock = (
 )
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Message(msgspec.Struct, frozen=True, kw_only=True):
     role: Role
     content: list[MessageBlock]
-    user_words: str | None = None
-    """What of it a person wrote; None: nothing, as in what a program tells the model."""
 
     @classmethod
     def text(cls, role: Role, text: str) -> Message:

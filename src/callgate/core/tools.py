@@ -10,11 +10,10 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import msgspec
 
 from callgate.core.commands import Launcher
-from callgate.core.content import ContentBlock, FileDiff, NativeResult
+from callgate.core.content import ContentBlock, FileDiff, Label, NativeResult
 from callgate.core.effects import Capability, SideEffects, derive
 from callgate.core.environment import Environment, LocalEnvironment, WorkspaceFiles
 from callgate.core.errors import ToolPermissionDenied
-from callgate.core.labels import Label
 
 _log = logging.getLogger("callgate.tool")
 

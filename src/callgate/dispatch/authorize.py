@@ -23,10 +23,10 @@ from callgate.core.stored import ConfirmationState
 from callgate.core.task_sets import start_task
 from callgate.core.tools import Preview
 from callgate.dispatch.clients import this_process
-from callgate.dispatch.flows import Flows
 from callgate.dispatch.journal import Journal
 from callgate.dispatch.permission.asking import Confirmations, Hash
 from callgate.dispatch.permission.confirmations import Answer, Closed, Confirmation, Scope
+from callgate.dispatch.permission.flows import Flows
 from callgate.dispatch.permission.grants import Grant, Grants
 from callgate.dispatch.running import RunningCall
 from callgate.dispatch.subjects import Subject, question
@@ -186,7 +186,7 @@ def _granted(call: ToolCall, subject: Subject, decision: Decision, authority: Au
 
 def _destinations(call: ToolCall, subject: Subject, authority: Authority) -> tuple[str, ...]:
     """Where a call goes, as answers remember it."""
-    from callgate.dispatch.session_facts import (  # lazy: only where a person is asked  # noqa: PLC0415
+    from callgate.dispatch.permission.session_facts import (  # lazy: only where a person is asked  # noqa: PLC0415
         destinations_of,
     )
 

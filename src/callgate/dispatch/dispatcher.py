@@ -50,11 +50,11 @@ from callgate.dispatch.contexts import CallContext
 from callgate.dispatch.environments import Environments
 from callgate.dispatch.execute import Stopped, execute
 from callgate.dispatch.failures import log_failure
-from callgate.dispatch.flows import INDEXED_AT_ONCE
 from callgate.dispatch.journal import Journal
 from callgate.dispatch.lanes import Lanes
 from callgate.dispatch.permission.asking import LeftOpen
 from callgate.dispatch.permission.confirmations import Confirmation
+from callgate.dispatch.permission.flows import INDEXED_AT_ONCE
 from callgate.dispatch.plans import Plan, Plans
 from callgate.dispatch.raw_open import watch_opens
 from callgate.dispatch.record_writer import Recorder, RecordWriter

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from callgate.core.calls import CallerKind
+from callgate.core.content import Label
 from callgate.core.effects import SideEffects
-from callgate.core.labels import Label
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Mode
 from callgate.policy.rules import (

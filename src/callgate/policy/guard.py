@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from callgate.core.labels import Label
+from callgate.core.content import Label
 from callgate.policy.provenance.sources import SourceKind, Trace
 
 UNTRUSTED_DESTINATION = "untrusted_destination"

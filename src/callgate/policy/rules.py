@@ -16,8 +16,8 @@ from typing import Any, Literal
 import msgspec
 
 from callgate.core.calls import CallerKind
+from callgate.core.content import Label
 from callgate.core.effects import SideEffects
-from callgate.core.labels import Label
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.text.path_globs import RuleGlob
 from callgate.core.text.wildcards import Match, compile_tokens, parse_wildcards

@@ -20,8 +20,8 @@ from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack,
 
 import msgspec
 
+from callgate.core.content import Label
 from callgate.core.effects import Capability, SideEffects
-from callgate.core.labels import Label
 from callgate.core.tools import ToolContext, ToolDefinition, ToolKind, ToolOutput
 from callgate.dispatch.tools.checks import examine
 from callgate.dispatch.tools.sources import SourceTool

@@ -30,9 +30,9 @@ from callgate.dispatch.call_files import CallFiles
 from callgate.dispatch.commands.sandboxes import OFF, Sandbox, Surroundings
 from callgate.dispatch.dispatcher import Limits, ToolDispatcher
 from callgate.dispatch.environments import Environments
-from callgate.dispatch.flows import Flows
 from callgate.dispatch.permission.asking import Confirmations
 from callgate.dispatch.permission.confirmations import Answer
+from callgate.dispatch.permission.flows import Flows
 from callgate.dispatch.permission.grants import Grants
 from callgate.dispatch.running import StopLimits
 from callgate.dispatch.subjects import Subject

@@ -93,7 +93,7 @@ class Wired:
         self.dispatcher.confinement.placement = lambda: self.workers
         self._disable_tools()
         conversations = Conversations(
-            self.log, self.bus, self.roots, self.dispatcher.authority.flows.hear
+            self.log, self.bus, self.roots, self.dispatcher.authority.flows.tell
         )
         self.runtime = Runtime(self.dispatcher, self.bus, conversations, self.settings_state)
         if self.sharing is not None:

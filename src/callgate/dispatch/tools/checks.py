@@ -14,10 +14,10 @@ from typing import Any, TypeGuard
 
 import msgspec
 
+from callgate.core.content import Label
 from callgate.core.effects import Capability, SideEffects, derive, implied
 from callgate.core.errors import ToolRegistrationError
 from callgate.core.json_schema.schemas import MAX_BYTES, ArgumentSchema, ForeignSchema, first_line
-from callgate.core.labels import Label
 from callgate.core.sessions import Session
 from callgate.core.tools import Tool, ToolDefinition, ToolFactory
 from callgate.dispatch.tools.sources import SourceTool, WhyNot

@@ -21,12 +21,10 @@ LONGEST_VALUE = 256
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 _TOKEN = re.compile(r"""(?:[^\s<>"'`()\[\]{},;|]|(?<=\d),(?=\d{3}))+""")
 _EDGES = "*_.:!?~=#"
-_NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*\Z")
 _THOUSANDS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?\Z")
-_EMAIL = re.compile(r"[a-z0-9.!#$%&*+/=?^_{}~-]+@[a-z0-9-]+(?:\.[a-z0-9-]+)+\Z")
-_HOST = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+[a-z][a-z0-9-]*[a-z0-9]\Z|localhost\Z")
+_LOCAL_PART = re.compile(r"[a-z0-9.!#$%&*+/=?^_{}~-]+\Z")
+_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\Z")
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}\Z|\[[0-9a-f:.]+\]\Z")
-_SPACED = re.compile(r"[\s\-]+")
 WEB = 443
 """The port that stands for both of the web."""
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21, "ssh": 22}
@@ -70,18 +68,28 @@ def tokens(folded: str) -> list[str]:
 
 def number(word: str) -> str:
     """The one form of a number; anything else as it is."""
-    if not _NUMBER.match(word):
-        return word
     plain = word.replace(",", "") if _THOUSANDS.match(word) else word
-    if plain.count(".") == 1 and "," not in plain:
-        plain = plain.rstrip("0").rstrip(".")
-    return plain
+    whole, point, fraction = plain.removeprefix("-").partition(".")
+    if not whole.isdecimal() or not point or not fraction.isdecimal():
+        return plain if whole.isdecimal() and not point else word
+    fraction = fraction.rstrip("0")
+    sign = "-" if plain.startswith("-") else ""
+    return f"{sign}{whole}.{fraction}" if fraction else f"{sign}{whole}"
 
 
 def email_in(word: str) -> str | None:
     """The address of `mailto:a@b.c`, `a@b.c`; None for anything else."""
     bare = word.removeprefix("mailto:").partition("?")[0]
-    return bare if _EMAIL.match(bare) else None
+    local, at, domain = bare.partition("@")
+    return bare if at and _LOCAL_PART.match(local) and is_host(domain) else None
+
+
+def is_host(word: str) -> bool:
+    """Whether a folded word is the name of a host: labels with dots between them, or localhost."""
+    labels = word.split(".")
+    if len(labels) < 2:
+        return word == "localhost"
+    return all(map(_LABEL.match, labels)) and not labels[-1].isdecimal()
 
 
 def address_of(word: str) -> Address | None:
@@ -95,8 +103,8 @@ def address_of(word: str) -> Address | None:
     except ValueError:
         return None
     bracketed = f"[{host}]" if ":" in host else host
-    is_host = _HOST.match(host) or _ADDRESS.match(bracketed)
-    if not host or (not has_scheme and (parts.username is not None or not is_host)):
+    is_known = is_host(host) or _ADDRESS.match(bracketed)
+    if not host or (not has_scheme and (parts.username is not None or not is_known)):
         return None
     default = _PORTS.get(parts.scheme, 443)
     directory = parts.path.rpartition("/")[0] + "/"
@@ -124,20 +132,42 @@ def is_evidence(words: list[str]) -> bool:
     return False
 
 
-def spaced_pattern(value: str) -> re.Pattern[str] | None:
-    """Finds an account or telephone number however it is grouped; None for other values."""
-    squeezed = _SPACED.sub("", value)
-    digits = sum(map(str.isdigit, squeezed))
-    if not 8 <= len(squeezed) <= 64 or digits < 4 or not squeezed.lstrip("+").isalnum():
-        return None
-    grouped = r"[\s\-]?".join(map(re.escape, squeezed))
-    # No digit beside it: the beginning of a longer number is another number.
-    return re.compile(rf"(?<![a-z0-9])(?<!\d[\s\-]){grouped}(?![a-z0-9])(?![\s\-]\d)")
+def is_grouped_number(value: str) -> bool:
+    """Whether a value is an account or telephone number, which people write in groups."""
+    digits = sum(map(str.isdecimal, value))
+    return 8 <= len(value) <= 64 and digits >= 4 and value.lstrip("+").isalnum()
 
 
-def named_number(parameter: str, value: str, folded: str) -> bool:
+def squeeze(text: str) -> str:
+    """Without blanks and hyphens."""
+    return "".join(text.split()).replace("-", "")
+
+
+def stands_grouped(value: str, words: list[str]) -> bool:
+    """Whether words in a row are the groups of a squeezed number, and no digits stand beside it: the
+    beginning of a longer number is another number."""
+    groups = [word.replace("-", "") for word in words]
+    for start, first in enumerate(groups):
+        if not first or not value.startswith(first):
+            continue
+        joined, end = first, start + 1
+        while len(joined) < len(value) and end < len(groups):
+            joined += groups[end]
+            end += 1
+        if joined != value:
+            continue
+        beside = (*groups[max(0, start - 1) : start], *groups[end : end + 1])
+        if not any(word.isdecimal() for word in beside):
+            return True
+    return False
+
+
+def is_named_number(parameter: str, value: str, text: str, words: list[str]) -> bool:
     """Whether a text names a short number as what the parameter is: `id 7`, `file 13`, `#7`."""
-    nouns = [part for part in re.split(r"[_\W]+", fold(parameter)) if part and part != "id"]
-    names = "|".join(map(re.escape, ("id", "number", "no", "nr", *nouns)))
-    pattern = rf"(?:\b(?:{names})\b\.?\s*[:=#]?\s*|#){re.escape(value)}(?![\w.]*\d)"
-    return re.search(pattern, folded) is not None
+    marked = text.find(f"#{value}")
+    if marked >= 0 and not text[marked + len(value) + 1 : marked + len(value) + 2].isalnum():
+        return True
+    nouns = {"id", "number", "no", "nr", *fold(parameter).split("_")}
+    return any(
+        word == value and before in nouns for before, word in zip(words, words[1:], strict=False)
+    )

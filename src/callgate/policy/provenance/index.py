@@ -88,12 +88,15 @@ class _Table:
         """An account number however it is grouped, or a short number by what it is called."""
         if not self._keeps_text:
             return None
-        pattern = forms.spaced_pattern(folded)
-        for text in self.texts:
-            if pattern is not None and pattern.search(text.folded):
-                return text.source
-            if folded.isdigit() and forms.named_number(parameter, folded, text.folded):
-                return text.source
+        squeezed = forms.squeeze(folded)
+        if forms.is_grouped_number(squeezed):
+            for text in self.texts:
+                if forms.stands_grouped(squeezed, text.words):
+                    return text.source
+        elif folded.isdecimal():
+            for text in self.texts:
+                if forms.is_named_number(parameter, folded, text.folded, text.words):
+                    return text.source
         return None
 
 

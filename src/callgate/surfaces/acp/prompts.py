@@ -45,8 +45,7 @@ class UserPrompt(msgspec.Struct, frozen=True):
 
     def message(self, text: str) -> Message:
         """With another text in place of the one that was typed."""
-        content = [TextBlock(text), *self.images]
-        return Message(role="user", content=content, user_words=self.typed)
+        return Message(role="user", content=[TextBlock(text), *self.images])
 
 
 def read_prompt(blocks: Sequence[Block]) -> UserPrompt:

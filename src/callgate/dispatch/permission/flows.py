@@ -14,10 +14,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from callgate.core.calls import ToolCall
-from callgate.core.content import TextBlock
+from callgate.core.content import Label
 from callgate.core.events import LABEL_CLEARED, LABELLED, Actor, Event, EventSink
 from callgate.core.ids import ulid
-from callgate.core.labels import Label
 from callgate.core.ops import UpdateSession
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
@@ -30,7 +29,7 @@ if TYPE_CHECKING:  # loaded with the first conversation
     from collections.abc import Iterable, Mapping
 
     from callgate.core.messages import Message
-    from callgate.dispatch.session_facts import SessionFacts
+    from callgate.dispatch.permission.session_facts import SessionFacts
     from callgate.policy.guard import Flow
     from callgate.policy.provenance.sources import Trace
 
@@ -50,15 +49,9 @@ class Flows:
 
     # What is told and read.
 
-    def tell(self, session: Session, words: str, attached: str = "") -> None:
-        """The user wrote this; `attached` is what was sent along with it."""
-        self._of(session).tell(words, attached)
-
-    def hear(self, session: Session, message: Message) -> None:
-        """A message of which the user wrote a part, or all."""
-        texts = (block.text for block in message.content if isinstance(block, TextBlock))
-        words, text = message.user_words or "", "\n".join(texts)
-        self.tell(session, words, "" if text == words else text)
+    def tell(self, session: Session, words: str, text: str = "") -> None:
+        """The user wrote these words, as a part of a text or as all of it."""
+        self._of(session).tell(words, "" if text == words else text)
 
     def answered(self, call: ToolCall, arguments: Mapping[str, Any] | None) -> None:
         """A person put these arguments in place of the call's: what they changed, they wrote."""
@@ -80,10 +73,11 @@ class Flows:
         self,
         session: Session,
         labels: Mapping[str, str],
-        messages: Iterable[Message],
+        messages: Iterable[tuple[str | None, Message]],
         tool_labels: Mapping[str, frozenset[Label]],
     ) -> None:
-        """What is known of a session that is resumed: its labels and its conversation.
+        """What is known of a session that is resumed: its labels and its conversation, each
+        message with what of it the user wrote.
         `tool_labels` are those of the tools that there are now."""
         facts = self._of(session)
         facts.load(labels, messages, tool_labels)
@@ -143,7 +137,7 @@ class Flows:
         root = session.parent or session.id
         facts = self.facts.get(root)
         if facts is None:
-            from callgate.dispatch.session_facts import (  # lazy: many calls are of no conversation  # noqa: PLC0415
+            from callgate.dispatch.permission.session_facts import (  # lazy: with a conversation  # noqa: PLC0415
                 SessionFacts,
             )
 

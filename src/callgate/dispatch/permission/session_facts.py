@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from callgate.core.calls import ToolCall
-from callgate.core.content import ToolResultBlock, ToolUseBlock
+from callgate.core.content import SESSION_LABELS, Label, ToolResultBlock, ToolUseBlock
 from callgate.core.effects import SideEffects
-from callgate.core.labels import SESSION_LABELS, Label
 from callgate.core.messages import Message
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.results import ToolResult
@@ -84,16 +83,16 @@ class SessionFacts:
     def load(
         self,
         labels: Mapping[str, str],
-        messages: Iterable[Message],
+        messages: Iterable[tuple[str | None, Message]],
         tool_labels: Mapping[str, frozenset[Label]],
     ) -> None:
         """What was kept of the session. Of a tool that is not there any more nothing is known."""
         known = {label.value: label for label in SESSION_LABELS}
         self.labels = {known[name]: cause for name, cause in labels.items() if name in known}
         names: dict[str, str] = {}
-        for message in messages:
-            if message.user_words is not None:
-                self.tell(message.user_words)
+        for words, message in messages:
+            if words is not None:
+                self.tell(words)
             for block in message.content:
                 if isinstance(block, ToolUseBlock):
                     names[block.id] = block.name
