@@ -30,6 +30,7 @@ from callgate.policy.decide import Decision
 from callgate.policy.provenance.destinations import normal_destination
 from callgate.policy.rules import BUILT_IN, Budget, Origin, Outcome
 
+_MAILBOX = re.compile(r"<([^<>\s]+@[^<>\s]+)>\s*\Z")
 _NOUNS = {
     Amount.CALLS: "calls",
     Amount.BYTES_OUT: "bytes sent out",
@@ -149,10 +150,11 @@ def _where(ledger: str, tool: str) -> str:
 
 
 def _parts(value: str) -> list[str]:
-    """The recipients of a text that lists several."""
+    """The recipients of a text that lists several, without the names before their addresses."""
     if "://" in value:
         return [value]
-    return [part for part in re.split(r"[,;]", value) if part.strip()] or [value]
+    parts = [part for part in re.split(r"[,;]", value) if part.strip()] or [value]
+    return [found[1] if (found := _MAILBOX.search(part)) else part for part in parts]
 
 
 def _hash(text: str) -> str:

@@ -34,7 +34,7 @@ from callgate.core.budgets import (
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.effects import SideEffects
 from callgate.core.stores import Store, StoreError
-from callgate.dispatch.session_facts import parameters
+from callgate.dispatch.permission.session_facts import parameters
 from callgate.dispatch.subjects import Subject
 from callgate.policy.budgets import (
     Sending,
