@@ -21,7 +21,7 @@ PackName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
 ModelName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}\Z")]
 SecretsVariable = Annotated[str, msgspec.Meta(pattern=r"^CALLGATE_SECRETS_[A-Z0-9_]{1,64}\Z")]
 Limit = Annotated[int, msgspec.Meta(ge=0)] | Literal["none"]
-Amount = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000_000)]
+Amount = Annotated[int, msgspec.Meta(ge=0)]
 Days = Annotated[float, msgspec.Meta(ge=0, le=36_500)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
 
@@ -77,7 +77,8 @@ class GuardTable(_Table, frozen=True):
 
 
 class AmountsTable(_Table, frozen=True):
-    """Absent: without limit. 0: each is asked about."""
+    """How much may happen before a person is asked about each further call. Absent: without limit;
+    0: each is asked about."""
 
     calls: Amount | None = None
     """Calls that were let run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,11 @@ def test_a_wrong_budget_is_named_with_its_line(ws: Path, home: Path, line: str, 
     ran = callgate("policy", "explain", "read_file", "path=a", cwd=ws)
     assert ran.code != 0
     assert says in ran.err
+
+
+def test_processes_at_once_share_what_is_left_of_a_day(ws: Path, home: Path) -> None:
+    (home / "settings.toml").write_text("[policy.budgets.day]\ncalls = 3\n")
+    with ThreadPoolExecutor(8) as pool:
+        runs = [pool.submit(callgate, "call", "list_dir", cwd=ws) for _ in range(8)]
+        codes = sorted(run.result().code for run in runs)
+    assert codes == [0, 0, 0, 3, 3, 3, 3, 3]

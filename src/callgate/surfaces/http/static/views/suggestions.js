@@ -26,6 +26,8 @@ const DROPPED = {
   denial_unclear: "Whether it would have allowed a call that was denied cannot be told.",
 };
 
+const many = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+
 export function SuggestedRules() {
   const [span, setSpan] = useState("30 days");
   const [least, setLeast] = useState("3");
@@ -57,7 +59,7 @@ export function SuggestedRules() {
       ${found?.suggestions.map((each) => html`<${Suggestion} key=${each.toml} of=${each} onSave=${saving.save} />`)}
       ${found?.dropped.map((each) => html`<${Suggestion} key=${each.toml} of=${each} />`)}
       ${leftOut.length > 0 && html`<article class="card"><h2>Agreed to, and no rule is suggested for</h2>
-        <ul>${leftOut.map(([why, count]) => html`<li>${count} ${count === 1 ? "call" : "calls"}: ${LEFT_OUT[why] ?? why}</li>`)}</ul>
+        <ul>${leftOut.map(([why, count]) => html`<li>${many(count, "call")}: ${LEFT_OUT[why] ?? why}</li>`)}</ul>
       </article>`}
       ${found?.rare > 0 && html`<p class="quiet">${found.rare} more: not agreed to often enough.</p>`}
     </div></section>`;
@@ -70,12 +72,12 @@ function Suggestion({ of, onSave }) {
     <h2><${Text} value=${of.rule.tool} />${of.dropped && html` <b class="warn">not suggested</b>`}</h2>
     ${of.dropped && html`<p>${DROPPED[of.dropped] ?? of.dropped}${" "}
       <a href=${href("live", "", { call: of.denied_call })}>The denied call</a></p>`}
-    <dl class="facts"><dt>Agreed to</dt><dd>${of.count} times, ${of.answered} by a person, in ${of.sessions}
-        ${of.sessions === 1 ? " session" : " sessions"}, ${dates}</dd>
+    <dl class="facts"><dt>Agreed to</dt><dd>${many(of.count, "time")}, ${of.answered} by a person,
+        in ${many(of.sessions, "session")}, ${dates}</dd>
       <dt>Would have answered</dt><dd>${steps.join(", ") || "nothing otherwise"}; ${of.same} the same
         ${of.undecidable > 0 && `; of ${of.undecidable} it cannot be said`}</dd>
       ${of.rule.arguments_sha256 && html`<dt>Exactly</dt><dd><${Text} value=${of.example} /></dd>`}</dl>
-    <pre><${Text} value=${of.toml} /></pre>
+    <pre class="block"><${Text} value=${of.toml} /></pre>
     ${onSave && html`<p class="buttons"><button class="main" onClick=${() => onSave(of.rule)}>Save this rule…</button>
       <${Copy} text=${of.toml} label="Copy the lines" /></p>`}</article>`;
 }
