@@ -10,6 +10,7 @@ from callgate.core.budgets import (
     BudgetReceipt,
     Charge,
     Ledger,
+    Overrun,
     ReturnBudget,
     UseBudget,
     charged,
@@ -38,7 +39,7 @@ def _use_budget(op: UseBudget, view: View) -> BudgetReceipt:
     for charge in op.charges:
         by_ledger.setdefault(charge.ledger, []).append(charge)
     new: dict[str, Ledger] = {}
-    passed = []
+    passed: list[Overrun] = []
     for name, charges in sorted(by_ledger.items()):  # rows are locked in one order
         ledger = of_day(_ledger(view, name), charges[0].day)
         if op.again:

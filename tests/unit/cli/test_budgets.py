@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.running import callgate
+from tests.unit.cli.running import callgate, installed
 
 SETTINGS = """\
 [policy.budgets.day]
@@ -76,6 +76,6 @@ def test_a_wrong_budget_is_named_with_its_line(ws: Path, home: Path, line: str, 
 def test_processes_at_once_share_what_is_left_of_a_day(ws: Path, home: Path) -> None:
     (home / "settings.toml").write_text("[policy.budgets.day]\ncalls = 3\n")
     with ThreadPoolExecutor(8) as pool:
-        runs = [pool.submit(callgate, "call", "list_dir", cwd=ws) for _ in range(8)]
+        runs = [pool.submit(installed, "call", "list_dir", cwd=ws) for _ in range(8)]
         codes = sorted(run.result().code for run in runs)
     assert codes == [0, 0, 0, 3, 3, 3, 3, 3]

@@ -121,6 +121,7 @@ def test_a_command_becomes_exactly_its_words(suggesting: Suggesting) -> None:
         *("docker run x", "perl -e 1", "awk 1 f", "doas ls", "npx x"),
     ],
 )
+@pytest.mark.spec("T15")
 def test_what_runs_what_it_is_told_is_never_suggested(suggesting: Suggesting, command: str) -> None:
     suggesting.log.add("shell", {"command": command}, 5)
     found = suggesting()
