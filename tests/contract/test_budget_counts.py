@@ -8,18 +8,8 @@ from typing import Any
 
 import pytest
 
-from callgate.core.budgets import (
-    LEDGER,
-    REMEMBERED,
-    Amount,
-    BudgetReceipt,
-    Charge,
-    Overrun,
-    ReturnBudget,
-    UseBudget,
-    ledger_kind,
-    read_ledger,
-)
+from callgate.core.budgets.ledgers import LEDGER, REMEMBERED, Amount, Charge, Overrun, ledger_kind, read_ledger
+from callgate.core.budgets.ops import BudgetReceipt, ReturnBudget, UseBudget
 from callgate.core.ops import DeleteSession, NewSession, PutEntry
 from callgate.core.pruning.ops import PruneSessions
 from tests.contract.stores import World

@@ -101,7 +101,10 @@ def read_saved_rules(path: str) -> list[dict[str, Any]]:
 
 def _given(rule: RuleTable) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(rule)
-    return {name: value for name, value in fields.items() if value not in (None, {}, [])}
+    plain = msgspec.to_builtins(RuleTable(decision=rule.decision))
+    return {
+        name: value for name, value in fields.items() if name == "decision" or value != plain[name]
+    }
 
 
 def _user(home: Home, settings: Settings, file: _File) -> tuple[Settings, Policy]:

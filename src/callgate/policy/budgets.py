@@ -15,7 +15,7 @@ from hashlib import sha256
 
 import msgspec
 
-from callgate.core.budgets import (
+from callgate.core.budgets.ledgers import (
     Amount,
     Charge,
     Counter,

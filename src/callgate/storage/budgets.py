@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from callgate.core.budgets import (
+from callgate.core.budgets.ledgers import (
     LEDGER,
-    BudgetReceipt,
     Charge,
     Ledger,
     Overrun,
-    ReturnBudget,
-    UseBudget,
     charged,
     ledger_kind,
     of_day,
@@ -22,6 +19,7 @@ from callgate.core.budgets import (
     session_ledger,
     write_ledger,
 )
+from callgate.core.budgets.ops import BudgetReceipt, ReturnBudget, UseBudget
 from callgate.core.ops import Op
 from callgate.core.stored import SharedEntry
 from callgate.storage.views import View

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from callgate.audit.records import CallRecord, encode
+from callgate.config.backtest_inputs import suggested_rules
 from callgate.config.home import Home
-from callgate.config.suggested_rules import suggested_rules
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.sessions import Mode
 from callgate.dispatch.tools.registry import Registry

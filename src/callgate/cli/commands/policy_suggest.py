@@ -18,10 +18,10 @@ from callgate.cli.ui.output import print_json
 from callgate.cli.ui.progress import Progress
 from callgate.cli.ui.terminal import Paint, paint_for, say
 from callgate.cli.ui.visible import visible
+from callgate.config.backtest_inputs import suggested_rules
 from callgate.config.load import SettingsError, check_rule
 from callgate.config.rule_texts import rule_lines
 from callgate.config.saved import save_rules
-from callgate.config.suggested_rules import suggested_rules
 from callgate.core.errors import ToolErrorClass
 from callgate.core.sessions import Mode
 from callgate.core.stores import Store

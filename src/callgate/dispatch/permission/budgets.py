@@ -19,18 +19,16 @@ from typing import Any
 
 import msgspec
 
-from callgate.core.budgets import (
-    BudgetReceipt,
+from callgate.core.budgets.ledgers import (
     Charge,
     Ledger,
     Overrun,
-    ReturnBudget,
-    UseBudget,
     ledger_kind,
     of_day,
     overruns,
     read_ledger,
 )
+from callgate.core.budgets.ops import BudgetReceipt, ReturnBudget, UseBudget
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.effects import SideEffects
 from callgate.core.stores import Store, StoreError

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from callgate.config.backtest_inputs import suggested_rules
 from callgate.config.home import Home
 from callgate.config.load import SettingsError
 from callgate.config.rule_texts import rule_lines
-from callgate.config.suggested_rules import suggested_rules
 from callgate.core.sessions import Mode
 from callgate.policy.suggestions.suggesting import Suggestion, Suggestions, Wanted
 from callgate.surfaces.http.contexts import Context

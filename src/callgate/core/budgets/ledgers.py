@@ -1,11 +1,8 @@
-"""How much of a budget is used, and the ops that count it in the store.
+"""How much of a budget is used. Pure.
 
-    UseBudget ----> counted in every ledger, or in none, because one of its limits would be passed
-    ReturnBudget -> what a call that never started had taken
-
-A ledger counts for one session (`session/ID`) or for one principal and day (`day/NAME`). Both ops
-carry the id of the call: a ledger remembers those it counted last, so that an op which is applied
-again changes nothing. What it has forgotten stays counted. All functions here are pure.
+A ledger counts for one session (`session/ID`) or for one principal and day (`day/NAME`), with one
+counter for all tools and one for each tool that has a budget. It remembers the calls that it
+counted last: these can be returned, and are not counted twice. What it has forgotten stays counted.
 """
 
 from __future__ import annotations
@@ -15,8 +12,6 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
-
-from callgate.core.ops import Op
 
 LEDGER = "budget"
 """The name of a ledger among the shared entries; its kind is that of `ledger_kind`."""
@@ -54,30 +49,6 @@ class Overrun(msgspec.Struct, frozen=True, kw_only=True):
     amount: Amount
     used: int
     limit: int
-
-
-class BudgetReceipt(msgspec.Struct, frozen=True):
-    applied: bool
-    overruns: tuple[Overrun, ...] = ()
-
-
-class UseBudget(Op[BudgetReceipt], frozen=True, kw_only=True):
-    """Count a call, unless one of the limits would be passed."""
-
-    call: str
-    charges: tuple[Charge, ...]
-    force: bool = False
-    """A person allowed it: count it beyond the limits. A destination beyond its limit stays
-    unknown, so that the next call to it is asked about too."""
-    again: bool = False
-    """It was counted with other arguments: count it anew."""
-
-
-class ReturnBudget(Op[None], frozen=True, kw_only=True):
-    """A call that was counted never started."""
-
-    call: str
-    ledgers: tuple[str, ...]
 
 
 class Counter(msgspec.Struct, frozen=True):
