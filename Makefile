@@ -12,7 +12,7 @@ PACKAGE := $(PIP) --no-deps --no-build-isolation -e .
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo test quick test-pythons lint soak spec mcp-conformance bench docs reference pictures recording \
-  constraints peers clean
+  constraints peers safety safety-requirements clean
 
 help:
 	@echo "make demo         set up and show callgate at work"
@@ -24,12 +24,14 @@ help:
 	@echo "make spec         how many conformance items are covered (ARGS=--open lists the rest)"
 	@echo "make mcp-conformance  MCP's own test suite, N/N for each of its sets"
 	@echo "make bench        the benchmark table, beside other libraries"
+	@echo "make safety       how many attacks reach their goal behind which gate (ARGS=--help)"
 	@echo "make docs         the documentation as a site, in .build/site"
 	@echo "make reference    the pages about commands and settings, made anew from the code"
 	@echo "make pictures     the screenshots of the documentation, made anew"
 	@echo "make recording    the terminal recording of docs/start/first-hour.md, made anew (npm, PyPI)"
 	@echo "make constraints  resolve the dependencies anew (Python 3.11)"
 	@echo "make peers        resolve the libraries of the benchmarks anew (Python 3.11)"
+	@echo "make safety-requirements  resolve what the safety figure needs anew (Python 3.11)"
 	@echo "make clean        remove everything that these commands made"
 
 demo: .venv/.ready
@@ -37,7 +39,7 @@ demo: .venv/.ready
 
 # bubblewrap and the dashboard are tested too; where the system has no bwrap and no chromium, they
 # are found here (in vain elsewhere).
-test quick soak pictures recording: export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
+test quick soak pictures recording safety: export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
 
 test: lint
 	@sh scripts/get_bubblewrap.sh
@@ -85,6 +87,11 @@ spec: .venv/.ready-dev
 bench: .build/bench/.ready
 	@.build/bench/bin/python benchmarks/run.py
 
+safety: .build/safety/.ready
+	@sh scripts/get_bubblewrap.sh
+	@sh scripts/get_sandbox_runtime.sh
+	@.build/safety/bin/python -m safety.run $(ARGS)
+
 docs: .venv/.ready-dev
 	@$(BIN)/python -m scripts.site
 
@@ -104,6 +111,9 @@ constraints: .build/constraints/.ready
 
 peers: .build/constraints/.ready
 	@.build/constraints/bin/python -m scripts.peers benchmarks/peers.txt
+
+safety-requirements: .build/constraints/.ready
+	@.build/constraints/bin/python -m scripts.safety_requirements safety/requirements.txt
 
 clean:
 	rm -rf .venv .build .tools dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \
@@ -157,4 +167,15 @@ endef
 	@.build/bench/bin/python $(HASHED) -r .build/bench/needs.txt
 	@.build/bench/bin/python $(HASHED) --no-deps -r benchmarks/peers.txt
 	@.build/bench/bin/python $(PACKAGE)
+	@touch $@
+
+# callgate with its own dependencies, and beside them the tasks and the gates it is compared with.
+.build/safety/.ready: pyproject.toml constraints.txt safety/requirements.txt
+	$(check_python)
+	@echo "Installing callgate, the tasks and the gates it is compared with ..."
+	@"$(PYTHON)" -m venv --clear .build/safety
+	@sed '/^# for development/,$$d' constraints.txt > .build/safety/needs.txt
+	@.build/safety/bin/python $(HASHED) -r .build/safety/needs.txt
+	@.build/safety/bin/python $(HASHED) --no-deps -r safety/requirements.txt
+	@.build/safety/bin/python $(PACKAGE)
 	@touch $@

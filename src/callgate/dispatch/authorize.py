@@ -171,7 +171,7 @@ def _granted(call: ToolCall, subject: Subject, decision: Decision, authority: Au
         call.id,
         by_rule=decision.reason == "rule",
         network=subject.reaches_network,
-        destinations=lambda: _destinations(call, subject, authority),
+        destinations=lambda: _remembered_destinations(call, subject, authority),
     )
     if grant is None:
         return False
@@ -191,6 +191,15 @@ def _destinations(call: ToolCall, subject: Subject, authority: Authority) -> tup
     )
 
     return destinations_of(subject, authority.policies(call.session.workspace).user.guard)
+
+
+def _remembered_destinations(
+    call: ToolCall, subject: Subject, authority: Authority
+) -> tuple[str, ...]:
+    """The same as a remembered answer keeps them."""
+    from callgate.policy.provenance.destinations import remembered  # lazy: as above  # noqa: PLC0415
+
+    return tuple(map(remembered, _destinations(call, subject, authority)))
 
 
 async def _ensure_somebody(
@@ -227,7 +236,7 @@ def _remember(
         authority.save(call, subject, answer)
     elif answer.scope in _REMEMBERED or (decision.remember and answer.decision is Outcome.ALLOW):
         is_narrow = answer.scope is Scope.DESTINATION
-        destinations = _destinations(call, subject, authority)
+        destinations = _remembered_destinations(call, subject, authority)
         if is_narrow and not destinations:  # it goes nowhere in particular: this once
             return
         authority.grants.add(

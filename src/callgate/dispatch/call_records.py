@@ -24,6 +24,7 @@ from callgate.dispatch.subjects import Findings, Subject
 from callgate.dispatch.tools.registry import Registered
 from callgate.policy.decide import Decision
 from callgate.policy.provenance.sources import Trace
+from callgate.redaction.data import redact_value
 from callgate.redaction.summaries import summarize, summarize_text
 from callgate.redaction.texts import redact
 
@@ -50,7 +51,6 @@ def confirmation_requested(question: Confirmation) -> Payload:
         "command_summary": question.command_summary,
         "why": redact(question.why),
         "provenance": provenance_lines(question.provenance) or None,
-        "destinations": list(map(redact, question.destinations)) or None,
         "expires_at": question.expires_at,
     }
 
@@ -72,10 +72,14 @@ def called(subject: Subject, decision: Decision) -> Payload:
 
 def provenance_lines(traces: tuple[Trace, ...]) -> list[str]:
     """Where the values of a call come from, a short line each, without secrets."""
-    return [
-        f"{trace.parameter}: {summarize_text(trace.value, limit=_SHOWN_VALUE)}, {trace.source}"
-        for trace in traces[:_SHOWN_TRACES]
-    ]
+    shown = traces[:_SHOWN_TRACES]
+    return [f"{trace.parameter}: {_shown_value(trace)}, {trace.source}" for trace in shown]
+
+
+def _shown_value(trace: Trace) -> str:
+    """Without what its parameter says is a secret."""
+    masked = redact_value({trace.parameter: trace.value})[trace.parameter]
+    return summarize_text(str(masked), limit=_SHOWN_VALUE)
 
 
 def completed(output: ToolOutput, content: list[ContentBlock], duration_ms: float) -> Payload:

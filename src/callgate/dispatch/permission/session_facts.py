@@ -76,7 +76,8 @@ class SessionFacts:
         tool = subject.tool
         self._calls += 1
         labels = _labels(call.session, subject, guard)
-        self.index.add(_source(tool.name, labels, self._calls, call.id), text_of(result.content))
+        source = _source(tool.name, labels, self._calls, call.id)
+        self.index.add(source, text_of(result.content), result.value)
         cause = f"{tool.name} #{self._calls}"
         return {each: cause for each in SESSION_LABELS & labels if each not in self.labels}
 
@@ -115,11 +116,17 @@ class SessionFacts:
         else:
             names = parameters(tool, guard)
             found = self._trace(subject, names, guard, answered)
-            if not found and Label.UNTRUSTED in self.labels:
-                # It goes to nobody: what it changes must be what the user asked for.
-                has_destinations = False
-                rest = [name for name in subject.checked.arguments if name not in names]
-                found = self._trace(subject, rest, guard, answered)
+            if Label.UNTRUSTED in self.labels and tool.outward:
+                rest = [
+                    name
+                    for name in subject.checked.arguments
+                    if name not in names and not destinations.is_option_name(name)
+                ]
+                if not found:  # it goes to nobody: what it makes must be what the user asked for
+                    has_destinations = False
+                    found = self._trace(subject, rest, guard, answered)
+                else:
+                    found += self._of_texts(subject, rest, guard, found)
         return Flow(
             outward=tool.outward or is_online(subject),
             destroys=tool.destructive,
@@ -160,9 +167,31 @@ class SessionFacts:
     ) -> Trace:
         if guard.destinations and _is_in_settings(value, guard):
             return Trace(name, value, _SETTINGS, True)
-        if answered and destinations.normal_destination(value) in answered:
+        if answered and destinations.remembered(value) in answered:
             return Trace(name, value, _ANSWER, True)
         return Trace(name, value, self._find(name, value), True)
+
+    def _of_texts(
+        self,
+        subject: Subject,
+        names: Iterable[str],
+        guard: GuardSettings,
+        found: tuple[Trace, ...],
+    ) -> tuple[Trace, ...]:
+        """What of the texts that go out is as good as a destination: a link in them sends their
+        reader somewhere. An earlier answer for the destination does not cover what was copied
+        out of untrusted content, word for word."""
+        traces = []
+        by_answer = any(trace.source.kind is SourceKind.ANSWER for trace in found)
+        for name, text in destinations.values_of(subject.checked.arguments, tuple(names)):
+            for link in forms.links_in(text):
+                traces.append(self._destination(f"link in {name}", link, guard, frozenset()))
+            if by_answer:
+                for source in self.index.parts(text):
+                    if source.untrusted:
+                        traces.append(Trace(name, "words copied", source, True))
+                        break
+        return tuple(traces)
 
     def _find(self, name: str, value: str) -> Source:
         return self.index.trace(name, value) if self.is_told else UNKNOWN
@@ -210,8 +239,10 @@ def is_online(subject: Subject) -> bool:
 
 
 def destinations_of(subject: Subject, guard: GuardSettings) -> tuple[str, ...]:
-    """The destinations of a call in the spelling under which answers are remembered."""
+    """Where a call goes: what a narrow answer covers. Of one that sends nothing out, its files."""
     arguments = subject.checked.arguments
+    if not subject.tool.is_guarded:
+        return tuple(dict.fromkeys(path.real for path in subject.resolved_paths))
     if subject.enclosure is not None:
         command = arguments.get("command")
         hosts = hosts_in(command) if isinstance(command, str) and is_online(subject) else ()

@@ -8,9 +8,10 @@ an unknown tool does with it is not known.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
-from callgate.policy.provenance.forms import LONGEST_VALUE, address_of, email_in, fold
+from callgate.policy.provenance.forms import address_of, email_in, fold
 
 MOST_VALUES = 64
 """Values of one call that are looked at; a call with more has one that stands nowhere."""
@@ -28,15 +29,19 @@ _ENDINGS = (  # noqa: SIM905
     "_to _email _emails _mail _recipient _recipients _user _users _channel _url _urls _uri _host "
     "_hostname _domain _endpoint _webhook _iban _account _address _id _ids _destination _target"
 ).split()
-_CONTENT = frozenset(
+_TEXTS = frozenset(
     """body text content contents message subject title description comment comments note notes
-    summary caption html markdown data payload attachments file_content amount price quantity count
-    size date time day start end duration recurring repeat limit offset page n max max_results query
-    q search filter sort order format language lang encoding priority status visibility permission
-    mode timezone headers method timeout timeout_s reason emoji color tags labels rating""".split()  # noqa: SIM905
+    summary caption html markdown data payload attachments file_content headers reason""".split()  # noqa: SIM905
 )
-_CONTENT_ENDINGS = ("_date", "_time", "_day", "_at", "_text", "_body", "_content", "_format")
-_CONTENT_STARTS = ("start_", "end_", "max_", "min_", "is_", "has_", "include_")
+_OPTIONS = frozenset(
+    """amount price quantity count size date time day start end duration recurring repeat limit
+    offset page n max max_results query q search filter sort order format language lang encoding
+    priority status visibility permission mode timezone method timeout timeout_s emoji color tags
+    labels rating""".split()  # noqa: SIM905
+)
+_TEXT_ENDINGS = ("_text", "_body", "_content")
+_OPTION_ENDINGS = ("_date", "_time", "_day", "_at", "_format")
+_OPTION_STARTS = ("start_", "end_", "max_", "min_", "is_", "has_", "include_")
 
 
 def is_destination_name(name: str) -> bool:
@@ -53,18 +58,17 @@ def destination_params(schema: Mapping[str, Any]) -> tuple[str, ...]:
     return known or tuple(name for name in names if not _is_content_name(name))
 
 
-def content_params(schema: Mapping[str, Any]) -> tuple[str, ...]:
-    """The parameters that are content or options, by their names."""
-    return tuple(name for name in schema.get("properties", {}) if _is_content_name(name))
+def is_option_name(name: str) -> bool:
+    """Whether a parameter only says how, when or how much."""
+    folded = fold(name)
+    return (
+        folded in _OPTIONS or folded.endswith(_OPTION_ENDINGS) or folded.startswith(_OPTION_STARTS)
+    )
 
 
 def _is_content_name(name: str) -> bool:
     folded = fold(name)
-    return (
-        folded in _CONTENT
-        or folded.endswith(_CONTENT_ENDINGS)
-        or folded.startswith(_CONTENT_STARTS)
-    )
+    return folded in _TEXTS or folded.endswith(_TEXT_ENDINGS) or is_option_name(name)
 
 
 def values_of(
@@ -102,8 +106,8 @@ def _scalars(value: Any) -> Iterator[str]:
 
 
 def normal_destination(value: str) -> str:
-    """The one spelling under which an answer for a destination is remembered: of a URL its host and
-    port, of a mail its address."""
+    """The one spelling of a destination to compare and to show: of a URL its host and port, of a
+    mail its address."""
     folded = fold(value.strip())
     mail = email_in(folded)
     if mail is not None:
@@ -111,10 +115,10 @@ def normal_destination(value: str) -> str:
     address = address_of(folded)
     if address is not None:
         return f"{address.host}:{address.port}"
-    return folded if len(folded) <= LONGEST_VALUE else f"sha256:{_hash(folded)}"
+    return folded
 
 
-def _hash(text: str) -> str:
-    from hashlib import sha256  # lazy: values that long are rare  # noqa: PLC0415
-
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+def remembered(value: str) -> str:
+    """The same as answers keep it: a hash, because it may be a secret of the person."""
+    normal = normal_destination(value).encode("utf-8", "surrogatepass")
+    return blake2b(normal, digest_size=16).hexdigest()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from itertools import pairwise
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -144,8 +145,8 @@ def squeeze(text: str) -> str:
 
 
 def stands_grouped(value: str, words: list[str]) -> bool:
-    """Whether words in a row are the groups of a squeezed number, and no digits stand beside it: the
-    beginning of a longer number is another number."""
+    """Whether words in a row are the groups of a squeezed number, and no digits stand beside it:
+    the beginning of a longer number is another number."""
     groups = [word.replace("-", "") for word in words]
     for start, first in enumerate(groups):
         if not first or not value.startswith(first):
@@ -168,6 +169,11 @@ def is_named_number(parameter: str, value: str, text: str, words: list[str]) -> 
     if marked >= 0 and not text[marked + len(value) + 1 : marked + len(value) + 2].isalnum():
         return True
     nouns = {"id", "number", "no", "nr", *fold(parameter).split("_")}
-    return any(
-        word == value and before in nouns for before, word in zip(words, words[1:], strict=False)
-    )
+    return any(word == value and before in nouns for before, word in pairwise(words))
+
+
+def links_in(text: str) -> list[str]:
+    """The URLs in a text, and what readers take for one."""
+    if "://" not in text and "www." not in text.lower():
+        return []
+    return [word for word in tokens(fold(text)) if "://" in word or word.startswith("www.")]

@@ -10,9 +10,11 @@ however long the conversation is; a text over the limits is not indexed: its val
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
-from callgate.policy.provenance import forms
+from callgate.policy.provenance import forms, records
 from callgate.policy.provenance.sources import NOWHERE, Source, SourceKind
 
 LONGEST_TEXT = 1_000_000
@@ -105,24 +107,30 @@ class ConversationIndex:
 
     def __init__(self) -> None:
         self._tables: dict[SourceKind, _Table] = {}
-        self._pending: list[tuple[Source, str]] = []
+        self._records: dict[str, list[str]] = {}
+        """Id to the names of the records that have it."""
+        self._pending: list[tuple[Source, str, Any]] = []
         self._room = LONGEST_CONVERSATION
         self.pending_size = 0
         """Characters that the next look-up has to index first."""
 
-    def add(self, source: Source, text: str) -> None:
-        """Remember a text. What is beyond the limits is left out: its values stand nowhere."""
+    def add(self, source: Source, text: str, data: Any = None) -> None:
+        """Remember a text, and the same as data where it is known. What is beyond the limits is
+        left out: its values stand nowhere."""
         kept = text[: min(LONGEST_TEXT, self._room)]
         if not kept:
             return
         self._room -= len(kept)
         self.pending_size += len(kept)
-        self._pending.append((source, kept))
+        self._pending.append((source, kept, data))
 
     def catch_up(self) -> None:
         """Index what was added since the last look-up."""
         pending, self._pending, self.pending_size = self._pending, [], 0
-        for source, text in pending:
+        for source, text, data in pending:
+            if data is not None:
+                for id, name in records.names_by_id(data):
+                    self._records.setdefault(id, []).append(name)
             table = self._tables.get(source.kind)
             if table is None:
                 in_full = source.kind in _FULL_TEXT
@@ -141,18 +149,31 @@ class ConversationIndex:
         words = [mail] if mail is not None else forms.tokens(folded)
         is_evidence = mail is not None or forms.is_evidence(words)
         for kind in _RANKED:
+            source = None
             table = self._tables.get(kind)
-            if table is None:
-                continue
-            if address is not None:
+            if kind is SourceKind.NAMED:
+                source = self._named_record(parameter, value.strip())
+            elif table is not None and address is not None:
                 source = table.find_address(address)
-            else:
+            elif table is not None:
                 source = table.find(words) if is_evidence and words else None
                 if source is None:
                     source = table.find_number(parameter, folded)
             if source is not None:
                 return source
         return NOWHERE
+
+    def _named_record(self, parameter: str, value: str) -> Source | None:
+        """Whether the user wrote the name of a record that has this id."""
+        names = self._records.get(value)
+        users = self._tables.get(SourceKind.USER)
+        if names is None or users is None or not records.is_id_name(parameter):
+            return None
+        for name in names:
+            words = forms.tokens(forms.fold(name))
+            if words and forms.is_evidence(words) and users.find(words) is not None:
+                return _NAMED
+        return None
 
     def parts(self, text: str) -> list[Source]:
         """The texts other than the user's of which a long text repeats a part."""
@@ -172,6 +193,7 @@ class ConversationIndex:
         return [source for source in found if source.kind is not SourceKind.USER]
 
 
+_NAMED = Source(SourceKind.NAMED)
 _RANKED = tuple(kind for kind in SourceKind if kind not in (SourceKind.NOWHERE, SourceKind.UNKNOWN))
 _FULL_TEXT = frozenset({SourceKind.USER, SourceKind.VOUCHED})
 """Texts that can vouch for a value: hosts without a scheme and numbers are looked for in them."""

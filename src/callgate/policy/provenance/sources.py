@@ -13,6 +13,8 @@ class SourceKind(StrEnum):
     USER = "user"
     """What the person wrote: a prompt, or a value in an answer."""
     SETTINGS = "settings"
+    NAMED = "named"
+    """The id of a record, which a tool returned as data, whose name the person wrote."""
     ANSWER = "answer"
     """A person allowed this tool to go to this destination for the rest of the session."""
     VOUCHED = "vouched"
@@ -30,7 +32,15 @@ class SourceKind(StrEnum):
     """Nobody told us what the user said."""
 
 
-VOUCHING = frozenset({SourceKind.USER, SourceKind.SETTINGS, SourceKind.ANSWER, SourceKind.VOUCHED})
+VOUCHING = frozenset(
+    {
+        SourceKind.USER,
+        SourceKind.SETTINGS,
+        SourceKind.NAMED,
+        SourceKind.ANSWER,
+        SourceKind.VOUCHED,
+    }
+)
 """Kinds that are enough for an effect outside the workspace."""
 
 
@@ -50,6 +60,8 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True):
                 return "your words"
             case SourceKind.SETTINGS:
                 return "your settings"
+            case SourceKind.NAMED:
+                return "what you named"
             case SourceKind.ANSWER:
                 return "an earlier answer of yours"
             case SourceKind.ATTACHED:
