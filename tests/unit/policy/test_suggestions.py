@@ -249,6 +249,19 @@ def test_a_denial_elsewhere_or_by_nobody_does_not(suggesting: Suggesting) -> Non
     assert len(suggesting().suggested) == 1
 
 
+@pytest.mark.parametrize("reason", ["no_confirmer", "settings_invalid", "mode_read", "changed_while_waiting"])
+def test_a_refusal_that_is_not_about_the_call_does_not_either(suggesting: Suggesting, reason: str) -> None:
+    suggesting.log.deny("send_mail", {"to": "bob"}, error_class="permission_denied", reason=reason)
+    suggesting.log.add("send_mail", {"to": "bob"}, 3)
+    assert len(suggesting().suggested) == 1
+
+
+def test_what_a_rule_asks_about_is_not_suggested_in_vain(suggesting: Suggesting) -> None:
+    suggesting.log.add("send_mail", {"to": "bob"}, 3)
+    found = suggesting('[[policy.rules]]\ndecision = "ask"\ntool = "send_mail"\n')
+    assert (found.suggested, found.dropped, found.left_out) == ((), (), {LeftOut.RULE: 3})
+
+
 def test_who_calls_and_where_is_part_of_the_rule(suggesting: Suggesting) -> None:
     suggesting.log.add("send_mail", {"to": "bob"}, 3, caller="cli")
     suggesting.log.add("send_mail", {"to": "bob"}, 3, cwd="/gone/other")

@@ -38,6 +38,7 @@ _LEFT_OUT = {
     LeftOut.TOOL: "the tool is not registered here",
     LeftOut.ALWAYS_ASKED: "no rule answers for them",
     LeftOut.PROTECTED: "a path that is protected or outside",
+    LeftOut.RULE: "a rule asks, or the settings of the workspace: an allow does not change that",
     LeftOut.UNDECIDABLE: "whether they are asked about cannot be told from the record",
     LeftOut.WORKSPACE: "the settings of the workspace cannot be used",
 }

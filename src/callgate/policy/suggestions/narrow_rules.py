@@ -60,6 +60,7 @@ class LeftOut(StrEnum):
     TOOL = "tool_unknown"
     ALWAYS_ASKED = "always_asked"
     PROTECTED = "protected_path"
+    RULE = "rule_asks"
     UNDECIDABLE = "undecidable"
     WORKSPACE = "workspace_settings"
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from callgate.core.errors import ToolErrorClass
-from callgate.core.sessions import Mode
+from callgate.core.sessions import Mode, pool_workspace
 from callgate.policy.backtesting.backtests import Comparison
 from callgate.policy.backtesting.inputs import Lookups, PolicySettings, Record
 from callgate.policy.backtesting.recorded_calls import (
@@ -34,7 +34,10 @@ MOST = 100
 """Suggestions that are tried; the rest are only counted."""
 _REPORT_EVERY = 2_000
 _DENIALS = frozenset({ToolErrorClass.USER_DENIED, ToolErrorClass.PERMISSION_DENIED})
-_NOBODY_ASKED = "no_confirmer"
+_NOT_ABOUT_IT = frozenset(
+    {"no_confirmer", "settings_invalid", "changed_while_waiting", "mode_none", "mode_read"}
+)
+"""Reasons of refusals that say nothing about the call itself."""
 
 
 class AnsweredRecord(Record, Protocol):
@@ -176,7 +179,12 @@ def suggest(
         key=lambda each: (-len(each[1]), str(each[0])),
     )
     trial = _Trial(settings, lookups, modes, by_tool, denied)
-    tried = [trial(rule, calls) for rule, calls in often[:MOST]]
+    tried: list[Suggestion] = []
+    for rule, calls in often[:MOST]:
+        if trial.helps(rule, calls[0]):
+            tried.append(trial(rule, calls))
+        else:
+            left_out[LeftOut.RULE] += len(calls)
     return Suggestions(
         since_ms=since_ms,
         looked_at=looked_at,
@@ -196,7 +204,7 @@ def _is_agreed(record: AnsweredRecord) -> bool:
 
 def _is_denied(record: AnsweredRecord) -> bool:
     refused = record.decision == Outcome.DENY and record.error_class in _DENIALS
-    return refused and record.reason != _NOBODY_ASKED
+    return refused and record.reason not in _NOT_ABOUT_IT
 
 
 def _count(kinds: _Kinds, record: AnsweredRecord, modes: Mapping[str, Mode]) -> None:
@@ -216,11 +224,11 @@ def _candidate(
 ) -> Rule | LeftOut | None:
     """The narrow rule for a call that is asked about today; None for any other."""
     call = recall(record, lookups.tool(record.tool))
-    if call is None:
-        return None
     answer = judge(record)
-    if answer is None:
+    if call is None or answer is None:
         return None
+    if pool_workspace(record.cwd) is not None:  # its paths only a worker knows
+        return LeftOut.UNDECIDABLE
     if isinstance(answer, Doubt):
         return _unjudged(answer, call)
     if answer[0].outcome is not Outcome.ASK:
@@ -287,6 +295,12 @@ class _Trial:
             dropped=dropped,
             denied_call=denied_call,
         )
+
+    def helps(self, rule: Rule, record: AnsweredRecord) -> bool:
+        """Whether a call of its kind would not be asked about any more: an `ask` of a rule, and
+        what a workspace's settings say, go before an allow."""
+        answer = self._with(rule, _in_mode_ask(self._settings), {})(record)
+        return isinstance(answer, tuple) and answer[1].outcome is Outcome.ALLOW
 
     def _against(
         self, rule: Rule, denials: Sequence[AnsweredRecord]

@@ -18,6 +18,7 @@ const LEFT_OUT = {
   tool_unknown: "the tool is not registered here",
   always_asked: "no rule answers for them",
   protected_path: "a path that is protected or outside",
+  rule_asks: "a rule asks, or the settings of the workspace: an allow does not change that",
   undecidable: "whether they are asked about cannot be told from the record",
   workspace_settings: "the settings of the workspace cannot be used",
 };
