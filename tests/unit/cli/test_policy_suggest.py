@@ -87,6 +87,19 @@ def test_wrong_words_are_named(allowed: Path, words: tuple[str, ...]) -> None:
     assert words[-1] in ran.err or "takes no words" in ran.err
 
 
+def test_homes_that_share_a_store_share_what_is_written(ws: Path, home: Path, tmp_path: Path) -> None:
+    (home / "settings.toml").write_text(f'[store]\nurl = "sqlite://{tmp_path}/shared"\n')
+    for _ in range(3):
+        assert callgate("call", "write_file", "path=a.md", "content=x", "--yes", cwd=ws).code == 0
+    ran = callgate("policy", "suggest", "--write", cwd=ws)
+    assert (ran.code, ran.err.splitlines()[-1:]) == (0, [f"Rules saved in {home}/rules.toml: 1."])
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "settings.toml").write_text((home / "settings.toml").read_text())
+    exported = callgate("policy", "export", cwd=ws, env={"CALLGATE_HOME": str(other)})
+    assert [rule["path"] for rule in tomllib.loads(exported.out)["rules"]] == ["a.md"]
+
+
 def test_a_tool_cannot_write_rules_for_itself(allowed: Path, home: Path) -> None:
     ran = callgate("policy", "suggest", "--write", "--json", cwd=allowed, env={"CALLGATE_CALL": "1"})
     assert (ran.code, ran.json["error"]["reason"]) == (3, "within_a_call")
