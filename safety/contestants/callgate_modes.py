@@ -68,7 +68,8 @@ class WorldTool:
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
         reply = await self._world.run(Call(self.definition.name, input))
-        return ToolOutput(content=[TextBlock(text=reply)])
+        value = msgspec.UNSET if reply.data is None else reply.data
+        return ToolOutput(content=[TextBlock(text=reply.text)], value=value)
 
     async def cancel(self) -> bool:
         return False

@@ -56,7 +56,7 @@ class PluginDoor:
         )
         if why is not None:
             return Reply(ran=False, text=why)
-        text = await self._world.run(Call(call.tool, before.args, call.side))
+        text = (await self._world.run(Call(call.tool, before.args, call.side))).text
         after, why = await self._pass(
             "tool_post_invoke", ToolPostInvokePayload(name=call.tool, result=text)
         )

@@ -49,7 +49,7 @@ class ToolkitDoor:
         allowed, why = self._gateway.intercept_tool_call(_AGENT, call.tool, arguments)
         if not allowed:
             return Reply(ran=False, text=why)
-        text = await self._world.run(call)
+        text = (await self._world.run(call)).text
         decision = self._gateway.intercept_tool_response(_AGENT, call.tool, text)
         if decision.allowed:
             return Reply(ran=True, text=decision.content)

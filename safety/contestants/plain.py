@@ -36,4 +36,4 @@ class PlainDoor:
     async def call(self, call: Call) -> Reply:
         if self._allowed is not None and call.tool not in self._allowed:
             return Reply(ran=False, text=f"The tool {call.tool} is not on the allow-list.")
-        return Reply(ran=True, text=await self._world.run(call))
+        return Reply(ran=True, text=(await self._world.run(call)).text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -20,6 +20,13 @@ class Reply(msgspec.Struct, frozen=True):
     """The text is the gate's, in place of the tool's."""
 
 
+class Output(NamedTuple):
+    text: str
+    """As a model is shown it."""
+    data: Any = None
+    """The same as data, where the tool returns any."""
+
+
 class World(Protocol):
     """The tools as they are without any gate."""
 
@@ -31,7 +38,7 @@ class World(Protocol):
         """The tools that some task of the application needs."""
         ...
 
-    async def run(self, call: Call) -> str:
+    async def run(self, call: Call) -> Output:
         """Run a tool. Failures come back as text, as a model would be told of them."""
         ...
 

@@ -2,7 +2,8 @@
 
 An author of tools declares such things; these are declared by kind, as an author would who has
 the list of functions before him and no task: the verb says the effect, the noun says what the
-output holds. No function has a line of its own.
+output holds. No function has a line of its own. Which parameters say where an effect goes is left
+to callgate, which tells it by their names.
 """
 
 from __future__ import annotations
@@ -17,20 +18,16 @@ _READING = ("get", "search", "list", "read", "check")
 _DESTROYING = ("delete", "remove", "cancel")
 _PRIVATE_AND_UNTRUSTED = frozenset({"private", "untrusted"})
 _LABELS: tuple[tuple[str, frozenset[str]], ...] = (
+    (r"contacts|users|channels", frozenset({"private", "vouched"})),  # the user's own directories
     (r"email|inbox|messages", _PRIVATE_AND_UNTRUSTED),  # anybody can write to the user
     (r"calendar", _PRIVATE_AND_UNTRUSTED),  # others invite
     (r"file", _PRIVATE_AND_UNTRUSTED),  # others share, and send bills
     (r"transactions", _PRIVATE_AND_UNTRUSTED),  # others write the subject
     (r"webpage|reviews|hotel|restaurant|car|flight", frozenset({"untrusted"})),
-    (r"channel", frozenset({"untrusted"})),  # members name channels and themselves
-    (r"contacts|user|balance|iban", frozenset({"private"})),
+    (r"channel", frozenset({"untrusted"})),
+    (r"user|balance|iban", frozenset({"private", "vouched"})),  # the user's own records
 )
 """The first that fits the name counts. What is not listed holds neither."""
-_PEOPLE = {"recipient", "recipients", "cc", "bcc", "email", "user_email", "participants", "user"}
-_PLACES = {"channel", "url", "hotel", "restaurant", "company"}
-_THINGS = {"id", "file_id", "email_id", "event_id", "filename"}
-_DESTINATIONS = _PEOPLE | _PLACES | _THINGS
-"""Parameters that say where an effect goes: people, accounts, pages, places, things by their id."""
 
 
 def define(function: Any) -> ToolDefinition:
@@ -43,7 +40,7 @@ def define(function: Any) -> ToolDefinition:
         capabilities=capabilities(function.name, schema["properties"]),
         requires_workspace=False,
         path_params=(),
-        **_where_known(function.name, schema["properties"]),
+        **_where_known(function.name),
     )
 
 
@@ -66,18 +63,10 @@ def output_labels(name: str) -> frozenset[str]:
     return next((labels for noun, labels in _LABELS if re.search(noun, name)), frozenset())
 
 
-def destination_params(name: str, parameters: Iterable[str]) -> tuple[str, ...]:
-    """Where the effect goes; of an update, every new value is what the effect is about."""
-    if name.startswith("update_"):
-        return tuple(parameters)
-    return tuple(parameter for parameter in parameters if parameter in _DESTINATIONS)
-
-
-def _where_known(name: str, parameters: Iterable[str]) -> dict[str, Any]:
+def _where_known(name: str) -> dict[str, Any]:
     """The fields of a definition that not every callgate has."""
     fields = {
         "output_labels": output_labels(name),
-        "destination_params": destination_params(name, parameters),
     }
     known = ToolDefinition.__struct_fields__
     return {field: value for field, value in fields.items() if field in known}

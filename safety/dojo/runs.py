@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from callgate import ToolDefinition
-from safety.contestants.ports import Contestant
+from safety.contestants.ports import Contestant, Output
 from safety.dojo.declarations import define
 from safety.dojo.suites import SIGN, injected_text, load
 from safety.episodes import play
@@ -25,9 +25,11 @@ class SuiteWorld:
         self._runtime = _runtime(suite)
         self._environment = environment
 
-    async def run(self, call: Call) -> str:
+    async def run(self, call: Call) -> Output:
         reply, error = self._runtime.run_function(self._environment, call.tool, call.arguments)
-        return as_text(reply) if error is None else f"Error: {error}"
+        if error is not None:
+            return Output(f"Error: {error}")
+        return Output(as_text(reply), None if isinstance(reply, str) else _as_data(reply))
 
 
 async def benign(suite: str, task_id: str, contestant: Contestant) -> Episode:

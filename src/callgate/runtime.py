@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from callgate.core.calls import ToolCall
+from callgate.core.content import Label
 from callgate.core.environment import Offered
 from callgate.core.errors import ToolError
 from callgate.core.messages import Message
@@ -158,6 +159,10 @@ class Runtime:
             for each in snapshot.confirmations
         }
         return Resumed(session, calls)
+
+    def clear_label(self, session: Session, label: Label) -> bool:
+        """A person says that what the session read no longer counts; False if it read none such."""
+        return self.dispatcher.authority.flows.clear(session, label)
 
     async def _load_facts(self, session: Session, labels: Mapping[str, str]) -> None:
         """What the guard has to know of a conversation that began in another process."""

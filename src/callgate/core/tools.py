@@ -34,7 +34,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """Arguments that name files in the workspace; None means: found by their names."""
     destination_params: tuple[str, ...] | None = None
     """Arguments that say where an effect goes: recipients, hosts, accounts, ids; None means: found
-    by their names."""
+    by their names. None of them, `()`: it goes to the one service that the settings name."""
     output_labels: frozenset[Label] | None = None
     """What its output is; None means: as its source and capabilities suggest."""
     timeout_s: float | None = None

@@ -38,6 +38,7 @@ from callgate.policy.decide import (
     ask_because_repaired,
     guard,
 )
+from callgate.policy.provenance.sources import lines_for_person
 from callgate.policy.rules import Outcome
 from callgate.redaction.summaries import summarize
 from callgate.redaction.texts import redact
@@ -282,6 +283,7 @@ def _confirmation(
     tool, checked = subject.tool, subject.checked
     command = checked.arguments.get("command")
     writes = tool.effect is SideEffects.WRITE
+    traces = authority.flows.traces(call, subject)
     return Confirmation(
         id=ulid(),
         event_id=ulid(),
@@ -308,7 +310,8 @@ def _confirmation(
             resolved.relative for resolved in subject.resolved_paths if writes
         ),
         command_summary=summarize(redact(command)) if isinstance(command, str) else None,
-        provenance=authority.flows.traces(call, subject),
+        provenance=traces,
+        provenance_lines=lines_for_person(traces),
         destinations=_destinations(call, subject, authority),
         expires_at=time.time() + authority.confirmations.timeout_s,
     )

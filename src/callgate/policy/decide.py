@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from callgate.core.calls import CallerKind
-from callgate.core.content import Label
 from callgate.core.effects import SideEffects
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Mode
@@ -48,7 +47,7 @@ _HAPPENS = {
 _REMEMBERED = 20_000
 _STRICT = {mode: at for at, mode in enumerate(PolicyMode)}
 """auto, prompt_once, prompt, deny: of several words about one tool the strictest counts."""
-GUARD_REASONS = frozenset({"untrusted_destination", "private_outward", "secret_outward"})
+GUARD_REASONS = frozenset({"untrusted_destination", "secret_outward"})
 """Of decisions that no remembered answer for the whole tool covers (`policy.guard`)."""
 _NEEDS_NETWORK = "It needs the network."
 
@@ -500,7 +499,7 @@ def _in_guarded_mode(question: Question) -> str:
         return ""
     if flow is None:
         return ""
-    if flow.vouched or (not flow.destinations and Label.UNTRUSTED not in flow.labels):
+    if flow.vouched or (flow.takes_destinations and not flow.destinations):
         return "Mode guarded lets this go where your words, settings or answers say."
     return ""
 

@@ -33,8 +33,9 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     labels: Mapping[Label, str] = {}
     """What the session has read, and by which call first."""
     destinations: tuple[Trace, ...] = ()
-    has_destinations: bool = True
-    """False: the call names none, and `destinations` are its other values."""
+    takes_destinations: bool = True
+    """False: no parameter of the tool says where its effect goes. Where one could and does not, the
+    effect stays in the account of the user."""
     carries_secret: bool = False
     hosts: tuple[str, ...] = ()
     """Of a command: the hosts in its words. It reaches no others."""
@@ -67,11 +68,17 @@ def objection(flow: Flow) -> tuple[str, str] | None:
         return UNTRUSTED_DESTINATION, (
             f"The session has read untrusted content ({first_read}), and {describe(flow)}"
         )
+    if flow.destinations or flow.takes_destinations:
+        return _secret(flow)
     if first_read is not None and flow.outward and Label.PRIVATE in flow.labels:
         return PRIVATE_OUTWARD, (
             f"The session has read untrusted content ({first_read}) and private content"
             f" ({flow.labels[Label.PRIVATE]}), and this sends something out."
         )
+    return _secret(flow)
+
+
+def _secret(flow: Flow) -> tuple[str, str] | None:
     if flow.outward and flow.carries_secret:
         return SECRET_OUTWARD, "It would send what looks like a secret to the outside."
     return None

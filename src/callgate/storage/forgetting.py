@@ -20,6 +20,7 @@ _EMPTIED: Mapping[str, Any] = {
     "command_summary": None,
     "why": "",
     "provenance": [],
+    "provenance_lines": [],
     "destinations": [],
 }
 _DROPPED = ("arguments", "reason")

@@ -37,6 +37,7 @@ CATALOGUE: tuple[Row, ...] = (
             capabilities=_READ,
             requires_workspace=False,
             path_params=(),
+            destination_params=(),
             kind="search",
             source="builtin",
         ),

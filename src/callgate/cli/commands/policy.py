@@ -10,6 +10,8 @@ from argparse import Namespace
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
+
 from callgate.cli.arguments import read_arguments
 from callgate.cli.embedded import find_tool, open_runtime
 from callgate.cli.errors import OK, CliError
@@ -19,12 +21,14 @@ from callgate.cli.ui.output import print_json
 from callgate.cli.ui.terminal import Paint, paint_for
 from callgate.cli.ui.visible import visible
 from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.content import Label
 from callgate.core.errors import ToolError
 from callgate.core.sessions import Session
 from callgate.dispatch.permission.budgets import BudgetForecast, forecast
 from callgate.dispatch.subjects import Subject, question
 from callgate.policy.commands import Verdict, judge, read_command
 from callgate.policy.decide import applies
+from callgate.policy.provenance.sources import lines_for_person
 from callgate.policy.rules import Origin, Outcome, Rule
 from callgate.wiring.runtime import Wired
 
@@ -78,6 +82,10 @@ def explain(options: Namespace) -> int:
             session=session,
             caller=CallerKind(options.caller),
         )
+        if options.said is not None or options.read:
+            flows = wired.dispatcher.authority.flows
+            flows.tell(session, options.said or "")
+            flows.assume(session, map(Label, options.read))
         subject, decision = wired.runtime.explain(call)
         restrictions = _restrictions(wired, call, subject)
     except ToolError as error:
@@ -133,6 +141,8 @@ def _show(
         print(f"  {each.how:<9}  {visible(f'{each.path} ({each.rule}, {each.origin})')}")
     for path in subject.resolved_paths:
         print(f"  path       {visible(path.real)}")
+    for line in lines_for_person(decision.provenance):
+        print(f"  value      {visible(line)}")
     for verdict in verdicts:
         print(f"  command    {visible(str(verdict))}")
     for line in budgets.usage:
@@ -159,6 +169,7 @@ def _described(
         "workspace": call.session.workspace,
         "sandbox": None if subject.enclosure is None else str(subject.enclosure),
         "paths": [path.real for path in subject.resolved_paths],
+        "provenance": msgspec.to_builtins(decision.provenance),
         "arguments_sha256": subject.checked.sha256,
         "commands": [verdict.described() for verdict in verdicts],
         "restrictions": [

@@ -33,7 +33,7 @@ CALLERS = (
     "renderer",
     "internal",
 )
-_ANSWERS = ("once", "session", "always")
+_ANSWERS = ("once", "destination", "session", "always")
 _SCOPES = f"""\
 once covers this call alone, session the same tool for the rest of the session, and always
 saves a rule. At a terminal all that would be allowed is shown first, unless --sha256 says
@@ -43,6 +43,14 @@ that it was seen. {IDS}"""
 def _explain(parser: Parser) -> None:
     add(parser, ARGS, *WORKSPACE_AND_MODE)
     parser.add_argument("--caller", choices=CALLERS, default="cli", help="who calls; default cli")
+    parser.add_argument("--said", metavar="TEXT", help="as if the user had written this before")
+    parser.add_argument(
+        "--read",
+        action="append",
+        choices=("private", "untrusted"),
+        default=[],
+        help="as if the session had read such content; may be repeated",
+    )
     add(
         parser,
         Option("--session", metavar="ID", help="in this session: its mode and budgets"),

@@ -25,6 +25,7 @@ from callgate.policy.rules import Outcome
 BY = "callgate watch"
 _CHOICES = {
     "y": "[y]es",
+    "t": "[t]his tool there",
     "a": "[a]lways in this session",
     "n": "[n]o",
     "v": "ne[v]er",
@@ -32,12 +33,13 @@ _CHOICES = {
 }
 _ANSWERS = {
     "y": Answer(decision=Outcome.ALLOW, by=BY),
+    "t": Answer(decision=Outcome.ALLOW, scope=Scope.DESTINATION, by=BY),
     "a": Answer(decision=Outcome.ALLOW, scope=Scope.SESSION, by=BY),
     "n": Answer(decision=Outcome.DENY, by=BY),
     "v": Answer(decision=Outcome.DENY, scope=Scope.SESSION, by=BY),
 }
-_ALLOWING = frozenset("ya")
-_REMEMBERED = frozenset("av")
+_ALLOWING = frozenset("yta")
+_REMEMBERED = frozenset("tav")
 
 
 class Answers:
@@ -80,6 +82,8 @@ class Answers:
 
     async def _answer(self, question: Confirmation) -> Answer | None:
         left_out = _REMEMBERED if question.always_ask else frozenset()
+        if not question.destinations:
+            left_out |= {"t"}
         choices = {key: label for key, label in _CHOICES.items() if key not in left_out}
         async with self._tty.asking():
             dialog = Dialog(self._tty, QuestionDocument(question, self._paint))

@@ -69,6 +69,8 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
     """Only an answer to this very question counts: no flag that allows calls gives one."""
     provenance: tuple[Trace, ...] = ()
     """Where the values of the arguments come from, as far as the conversation is known."""
+    provenance_lines: tuple[str, ...] = ()
+    """The same for a person, a short line for each value that matters."""
     destinations: tuple[str, ...] = ()
     """Where it goes: what an answer with scope `destination` covers."""
     expires_at: float

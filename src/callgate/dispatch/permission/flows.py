@@ -98,6 +98,11 @@ class Flows:
         facts = self.facts.get(session.parent or session.id)
         return {} if facts is None else facts.labels
 
+    def assume(self, session: Session, labels: Iterable[Label]) -> None:
+        """Judge as if the session had read such content, without an event."""
+        facts = self._of(session)
+        facts.labels.update(dict.fromkeys(labels, "assumed"))
+
     def forget(self, session_id: str) -> None:
         self.facts.pop(session_id, None)
 

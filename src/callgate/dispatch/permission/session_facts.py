@@ -38,6 +38,7 @@ _SECRET_FILES = (
     "*.key",
     ".netrc",
 )
+_SAID = frozenset({SourceKind.USER, SourceKind.SETTINGS})
 _SHORT = 200
 """Characters of an argument that is looked for as one value."""
 
@@ -110,11 +111,12 @@ class SessionFacts:
         """Where the destinations of a call come from."""
         tool = subject.tool
         hosts: tuple[str, ...] = ()
-        has_destinations = True
+        takes_destinations = True
         if subject.enclosure is not None:
             found, hosts = self._of_command(subject, guard, answered)
         else:
             names = parameters(tool, guard)
+            takes_destinations = bool(names) or tool.definition.destination_params is not None
             found = self._trace(subject, names, guard, answered)
             if Label.UNTRUSTED in self.labels and tool.outward:
                 rest = [
@@ -122,17 +124,13 @@ class SessionFacts:
                     for name in subject.checked.arguments
                     if name not in names and not destinations.is_option_name(name)
                 ]
-                if not found:  # it goes to nobody: what it makes must be what the user asked for
-                    has_destinations = False
-                    found = self._trace(subject, rest, guard, answered)
-                else:
-                    found += self._of_texts(subject, rest, guard, found)
+                found += self._of_texts(subject, rest, guard, found)
         return Flow(
             outward=tool.outward or is_online(subject),
             destroys=tool.destructive,
             labels=dict(self.labels),
             destinations=found,
-            has_destinations=has_destinations,
+            takes_destinations=takes_destinations,
             carries_secret=_carries_secret(subject),
             hosts=hosts,
         )
@@ -147,7 +145,8 @@ class SessionFacts:
         for name, value in destinations.values_of(arguments, tuple(arguments)):
             is_destination = name in names
             if len(value) <= _SHORT:
-                yield Trace(name, value, self._find(name, value), is_destination)
+                source = self._find(name, value, subject.tool.name)
+                yield Trace(name, value, source, is_destination)
                 continue
             for source in self.index.parts(value)[:3]:
                 yield Trace(name, f"a part of {len(value):,} characters", source, is_destination)
@@ -160,16 +159,17 @@ class SessionFacts:
         answered: frozenset[str],
     ) -> tuple[Trace, ...]:
         values = destinations.values_of(subject.checked.arguments, tuple(names))
-        return tuple(self._destination(name, each, guard, answered) for name, each in values)
+        tool = subject.tool.name
+        return tuple(self._destination(name, each, guard, answered, tool) for name, each in values)
 
     def _destination(
-        self, name: str, value: str, guard: GuardSettings, answered: frozenset[str]
+        self, name: str, value: str, guard: GuardSettings, answered: frozenset[str], tool: str = ""
     ) -> Trace:
         if guard.destinations and _is_in_settings(value, guard):
             return Trace(name, value, _SETTINGS, True)
         if answered and destinations.remembered(value) in answered:
             return Trace(name, value, _ANSWER, True)
-        return Trace(name, value, self._find(name, value), True)
+        return Trace(name, value, self._find(name, value, tool), True)
 
     def _of_texts(
         self,
@@ -178,23 +178,26 @@ class SessionFacts:
         guard: GuardSettings,
         found: tuple[Trace, ...],
     ) -> tuple[Trace, ...]:
-        """What of the texts that go out is as good as a destination: a link in them sends their
-        reader somewhere. An earlier answer for the destination does not cover what was copied
-        out of untrusted content, word for word."""
+        """What of the texts that go out is as good as a destination. A link in them sends their
+        reader somewhere. What was copied word for word out of untrusted content goes only where
+        the user said, in words or settings."""
         traces = []
-        by_answer = any(trace.source.kind is SourceKind.ANSWER for trace in found)
+        is_said = bool(found) and all(trace.source.kind in _SAID for trace in found)
         for name, text in destinations.values_of(subject.checked.arguments, tuple(names)):
             for link in forms.links_in(text):
                 traces.append(self._destination(f"link in {name}", link, guard, frozenset()))
-            if by_answer:
-                for source in self.index.parts(text):
-                    if source.untrusted:
-                        traces.append(Trace(name, "words copied", source, True))
-                        break
+            copied = None if is_said else self._copied_from(name, text)
+            if copied is not None:
+                traces.append(Trace(name, text[:_SHORT], copied, True))
         return tuple(traces)
 
-    def _find(self, name: str, value: str) -> Source:
-        return self.index.trace(name, value) if self.is_told else UNKNOWN
+    def _copied_from(self, name: str, text: str) -> Source | None:
+        """The untrusted content in which a short text stands, or a part of a long one."""
+        sources = [self._find(name, text)] if len(text) <= _SHORT else []
+        return next((each for each in (*sources, *self.index.parts(text)) if each.untrusted), None)
+
+    def _find(self, name: str, value: str, tool: str = "") -> Source:
+        return self.index.trace(name, value, tool) if self.is_told else UNKNOWN
 
     def _of_command(
         self, subject: Subject, guard: GuardSettings, answered: frozenset[str]
@@ -239,10 +242,10 @@ def is_online(subject: Subject) -> bool:
 
 
 def destinations_of(subject: Subject, guard: GuardSettings) -> tuple[str, ...]:
-    """Where a call goes: what a narrow answer covers. Of one that sends nothing out, its files."""
+    """Where a call goes that sends something out or destroys: what a narrow answer covers."""
     arguments = subject.checked.arguments
     if not subject.tool.is_guarded:
-        return tuple(dict.fromkeys(path.real for path in subject.resolved_paths))
+        return ()
     if subject.enclosure is not None:
         command = arguments.get("command")
         hosts = hosts_in(command) if isinstance(command, str) and is_online(subject) else ()

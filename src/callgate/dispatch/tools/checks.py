@@ -31,7 +31,9 @@ SLOW = frozenset({SideEffects.EXECUTE, SideEffects.NETWORK})
 _OUTWARD = frozenset(
     {Capability.ACCESSES_NETWORK, Capability.MUTATES_EXTERNAL, Capability.CONTROLS_BROWSER}
 )
-_GUARDED = _OUTWARD | {Capability.DESTRUCTIVE}
+
+_FOREIGN = frozenset({"mcp", "host", "client"})
+"""Sources whose word about their own tools does not count."""
 
 _log = logging.getLogger("callgate.registry")
 
@@ -143,6 +145,8 @@ def examine(tool: SourceTool, max_bytes: int = MAX_BYTES) -> Registered:
             )
     if definition.max_concurrent is not None and definition.max_concurrent < 1:
         raise ToolRegistrationError(f"tool {name!r}: max_concurrent must be at least 1")
+    destructive = Capability.DESTRUCTIVE in capabilities
+    outward = _is_outward(definition, capabilities)
     return Registered(
         name=name,
         definition=definition,
@@ -151,13 +155,13 @@ def examine(tool: SourceTool, max_bytes: int = MAX_BYTES) -> Registered:
         has_effects=effect.has_effects,
         capabilities=capabilities,
         capability_names=tuple(sorted(capabilities)),
-        destructive=Capability.DESTRUCTIVE in capabilities,
+        destructive=destructive,
         schema=schema,
         summary=ArgumentSummary(definition.input_schema),
         path_params=_path_params(definition),
         output_labels=_output_labels(definition, capabilities),
-        outward=not _OUTWARD.isdisjoint(capabilities),
-        is_guarded=effect is SideEffects.EXECUTE or not _GUARDED.isdisjoint(capabilities),
+        outward=outward,
+        is_guarded=outward or destructive or effect is SideEffects.EXECUTE,
         timeout_s=definition.timeout_s or (600.0 if effect in SLOW else 60.0),
         policy_key=f"{name} {effect} {Capability.DESTRUCTIVE in capabilities}",
         why_not=tool.why_not,
@@ -211,11 +215,20 @@ def _path_params(definition: ToolDefinition) -> tuple[str, ...]:
     )
 
 
+def _is_outward(definition: ToolDefinition, capabilities: frozenset[Capability]) -> bool:
+    """Whether it sends something out. A read from the one service that the settings name does
+    not: its author says so by declaring that no parameter is a destination."""
+    outward = _OUTWARD & capabilities
+    if definition.destination_params == () and definition.source not in _FOREIGN:
+        outward -= {Capability.ACCESSES_NETWORK}
+    return bool(outward)
+
+
 def _output_labels(
     definition: ToolDefinition, capabilities: frozenset[Capability]
 ) -> frozenset[Label]:
     """What its output is; a tool of a server or host cannot vouch for itself."""
-    foreign = definition.source in ("mcp", "host", "client")
+    foreign = definition.source in _FOREIGN
     if definition.output_labels is not None:
         try:
             declared = frozenset(map(Label, definition.output_labels))

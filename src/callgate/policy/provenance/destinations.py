@@ -46,7 +46,7 @@ _OPTION_STARTS = ("start_", "end_", "max_", "min_", "is_", "has_", "include_")
 
 def is_destination_name(name: str) -> bool:
     """Whether the name of a parameter says that it is a destination."""
-    folded = fold(name)
+    folded = _snake(name)
     return folded in _NAMES or folded.endswith(tuple(_ENDINGS))
 
 
@@ -60,15 +60,21 @@ def destination_params(schema: Mapping[str, Any]) -> tuple[str, ...]:
 
 def is_option_name(name: str) -> bool:
     """Whether a parameter only says how, when or how much."""
-    folded = fold(name)
+    folded = _snake(name)
     return (
         folded in _OPTIONS or folded.endswith(_OPTION_ENDINGS) or folded.startswith(_OPTION_STARTS)
     )
 
 
 def _is_content_name(name: str) -> bool:
-    folded = fold(name)
+    folded = _snake(name)
     return folded in _TEXTS or folded.endswith(_TEXT_ENDINGS) or is_option_name(name)
+
+
+def _snake(name: str) -> str:
+    """`fileId` and `file-id` as `file_id`."""
+    spaced = "".join(f"_{char}" if char.isupper() else char for char in name)
+    return spaced.lower().replace("-", "_")
 
 
 def values_of(

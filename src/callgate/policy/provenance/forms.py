@@ -172,6 +172,11 @@ def is_named_number(parameter: str, value: str, text: str, words: list[str]) -> 
     return any(word == value and before in nouns for before, word in pairwise(words))
 
 
+def is_plain_value(word: str) -> bool:
+    """Whether a word is an address or a number rather than a word of a sentence."""
+    return "@" in word or "://" in word or sum(map(str.isdecimal, word)) >= 4
+
+
 def links_in(text: str) -> list[str]:
     """The URLs in a text, and what readers take for one."""
     if "://" not in text and "www." not in text.lower():

@@ -10,6 +10,7 @@ however long the conversation is; a text over the limits is not indexed: its val
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -107,8 +108,10 @@ class ConversationIndex:
 
     def __init__(self) -> None:
         self._tables: dict[SourceKind, _Table] = {}
-        self._records: dict[str, list[str]] = {}
-        """Id to the names of the records that have it."""
+        self._records: dict[str, list[tuple[str, Source]]] = {}
+        """Id to the names of the records that have it, and who returned them."""
+        self._fields: dict[str, Source] = {}
+        """What tools returned that are vouched for: whole fields, never the words in them."""
         self._pending: list[tuple[Source, str, Any]] = []
         self._room = LONGEST_CONVERSATION
         self.pending_size = 0
@@ -130,15 +133,27 @@ class ConversationIndex:
         for source, text, data in pending:
             if data is not None:
                 for id, name in records.names_by_id(data):
-                    self._records.setdefault(id, []).append(name)
+                    self._records.setdefault(id, []).append((name, source))
+            if source.kind is SourceKind.VOUCHED:
+                self._add_fields(source, text, data)
+                continue
             table = self._tables.get(source.kind)
             if table is None:
                 in_full = source.kind in _FULL_TEXT
                 table = self._tables[source.kind] = _Table(keeps_text=in_full)
             table.add(source, text)
 
-    def trace(self, parameter: str, value: str) -> Source:
-        """Where a value stands: of several texts, one of the first kind."""
+    def _add_fields(self, source: Source, text: str, data: Any) -> None:
+        words: Iterable[str]
+        if data is not None and not isinstance(data, str):
+            words = map(forms.fold, records.scalars(data))
+        else:  # in running text only what is plainly a value
+            words = (word for word in forms.tokens(forms.fold(text)) if forms.is_plain_value(word))
+        for word in words:
+            self._fields.setdefault(word.strip(), source)
+
+    def trace(self, parameter: str, value: str, tool: str = "") -> Source:
+        """Where a value stands: of several texts, one of the first kind. `tool` takes it."""
         if self._pending:
             self.catch_up()
         folded = forms.fold(value.strip())
@@ -152,7 +167,9 @@ class ConversationIndex:
             source = None
             table = self._tables.get(kind)
             if kind is SourceKind.NAMED:
-                source = self._named_record(parameter, value.strip())
+                source = self._named_record(parameter, value.strip(), tool)
+            elif kind is SourceKind.VOUCHED:
+                source = self._fields.get(folded if mail is None else mail)
             elif table is not None and address is not None:
                 source = table.find_address(address)
             elif table is not None:
@@ -163,15 +180,19 @@ class ConversationIndex:
                 return source
         return NOWHERE
 
-    def _named_record(self, parameter: str, value: str) -> Source | None:
-        """Whether the user wrote the name of a record that has this id."""
+    def _named_record(self, parameter: str, value: str, tool: str) -> Source | None:
+        """Whether the user wrote the name of a record that has this id, and is of the kind that
+        the parameter takes."""
         names = self._records.get(value)
         users = self._tables.get(SourceKind.USER)
         if names is None or users is None or not records.is_id_name(parameter):
             return None
-        for name in names:
+        kind = records.nouns(parameter) or records.nouns(tool)
+        for name, source in names:
             words = forms.tokens(forms.fold(name))
-            if words and forms.is_evidence(words) and users.find(words) is not None:
+            if kind.isdisjoint(records.nouns(source.tool)) or not forms.is_evidence(words):
+                continue
+            if users.find(words) is not None:
                 return _NAMED
         return None
 
@@ -195,5 +216,5 @@ class ConversationIndex:
 
 _NAMED = Source(SourceKind.NAMED)
 _RANKED = tuple(kind for kind in SourceKind if kind not in (SourceKind.NOWHERE, SourceKind.UNKNOWN))
-_FULL_TEXT = frozenset({SourceKind.USER, SourceKind.VOUCHED})
-"""Texts that can vouch for a value: hosts without a scheme and numbers are looked for in them."""
+_FULL_TEXT = frozenset({SourceKind.USER})
+"""Texts that vouch for a value: hosts without a scheme and numbers are looked for in them."""

@@ -15,12 +15,32 @@ _NAMES = ("name", "title", "filename", "file_name", "subject", "label", "summary
 _MOST = 5_000
 """Records and lists of one output that are looked at."""
 _NESTED = (Mapping, list, tuple)
+_NO_NOUNS = frozenset({"", "id", "uid", "uuid", "get", "search", "list", "find", "by", "all", "in"})
 
 
 def is_id_name(parameter: str) -> bool:
     """Whether a parameter, or a field, has the id of a record."""
     name = parameter.lower()
-    return name in _IDS or name.endswith(("_id", "_ids", "_uid"))
+    return name in _IDS or name.endswith(("_id", "_ids", "_uid")) or parameter.endswith("Id")
+
+
+def nouns(identifier: str) -> frozenset[str]:
+    """The words of a name without their plural: `file_id` and `search_files` share `file`."""
+    return frozenset(word.rstrip("s") for word in identifier.lower().split("_")) - _NO_NOUNS
+
+
+def scalars(data: Any) -> Iterator[str]:
+    """Every field of some data, as a text."""
+    left, stack = _MOST, [data]
+    while stack and left > 0:
+        left -= 1
+        match stack.pop():
+            case Mapping() as record:
+                stack.extend(record.values())
+            case list() | tuple() as items:
+                stack.extend(items[:_MOST])
+            case str() | int() | float() as value:
+                yield str(value)
 
 
 def names_by_id(data: Any) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
@@ -85,6 +86,10 @@ NOWHERE = Source(SourceKind.NOWHERE)
 UNKNOWN = Source(SourceKind.UNKNOWN)
 
 
+_MOST_LINES = 6
+_LONGEST_VALUE = 80
+
+
 class Trace(msgspec.Struct, frozen=True, omit_defaults=True):
     """One value of a call's arguments, and where it stands."""
 
@@ -97,3 +102,18 @@ class Trace(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def vouched(self) -> bool:
         return self.source.kind in VOUCHING
+
+
+def lines_for_person(traces: Sequence[Trace]) -> tuple[str, ...]:
+    """Where the values that matter come from, a short line each: of destinations all, of other
+    values those that untrusted content brought in. What nobody vouched for comes first."""
+    chosen = [each for each in traces if each.is_destination or each.source.untrusted]
+    chosen.sort(key=lambda each: (each.vouched, not each.is_destination))
+    lines = [f"{each.parameter}: {_shortened(each.value)}, from {each.source}" for each in chosen]
+    if len(lines) > _MOST_LINES:
+        lines[_MOST_LINES - 1 :] = [f"and {len(lines) - _MOST_LINES + 1} more values"]
+    return tuple(lines)
+
+
+def _shortened(value: str) -> str:
+    return value if len(value) <= _LONGEST_VALUE else value[: _LONGEST_VALUE - 1] + "…"

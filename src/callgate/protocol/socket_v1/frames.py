@@ -29,7 +29,7 @@ Text = Annotated[str, Meta(max_length=65_536)]
 TimeoutMs = Annotated[int, Meta(ge=1, le=MAX_TIMEOUT_MS)]
 
 Decision = Literal["allow", "deny", "always-allow-this-tool"]
-Scope = Literal["once", "session", "always"]
+Scope = Literal["once", "destination", "session", "always"]
 
 
 class Code(StrEnum):
