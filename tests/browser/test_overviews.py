@@ -123,7 +123,8 @@ async def test_a_rule_is_written_tested_on_the_record_and_ready_to_paste(
 
 
 async def test_the_rules_in_force_stand_with_file_and_line(home: Path, tmp_path: Path, new_page: NewPage) -> None:
-    (home / "settings.toml").write_text('[[policy.rules]]\ndecision = "deny"\ntool = "shell"\n')
+    rule = '[[policy.rules]]\ndecision = "deny"\ntool = "shell"\n'
+    (home / "settings.toml").write_text(f"{rule}[policy.budgets.tools.read_file]\nday = {{bytes_out = 9}}\n")
     served = Served(home, tmp_path / "project")
     served.start()
     try:
@@ -131,6 +132,10 @@ async def test_the_rules_in_force_stand_with_file_and_line(home: Path, tmp_path:
         await go(page, "policy")
         row = page.get_by_role("table", name="Rules in force").get_by_role("row").last
         await expect(row.get_by_role("cell")).to_have_text(["deny", "tool = shell", f"{home}/settings.toml:1"])
+        budget = page.get_by_role("table", name="Budgets").get_by_role("row").last
+        await expect(budget.get_by_role("cell")).to_have_text(
+            ["9 bytes sent out", "day", "read_file", f"{home}/settings.toml:5"]
+        )
     finally:
         served.stop()
 

@@ -249,6 +249,10 @@ async def test_explaining_a_call_shows_what_is_used_of_its_budgets(instance: Ins
     show = {"tool": "show", "arguments": {}}
     before = (await client.post("/v1/policy/explain", **show)).json()
     assert (before["outcome"], before["budgets"]) == ("allow", ["0 of 1 calls today"])
+    (only,) = (await client.get("/v1/policy"))["budgets"]
+    assert (only["amount"], only["per"], only["tool"], only["limit"], only["origin"]["line"]) == (
+        *("calls", "day", None, 1, 2),
+    )
     assert (await client.call("show"))["ok"]
     after = (await client.post("/v1/policy/explain", **show)).json()
     assert (after["outcome"], after["reason"], after["origin"]["line"]) == ("ask", "budget", 2)

@@ -21,7 +21,7 @@ from callgate.core.results import ErrorInfo
 from callgate.core.sessions import Mode, Session
 from callgate.core.stores import Store
 from callgate.policy.backtesting.backtests import Backtest, backtest
-from callgate.policy.rules import CLASS_DEFAULTS, Origin, Outcome, PolicyMode, Rule, Setting
+from callgate.policy.rules import CLASS_DEFAULTS, Budget, Origin, Outcome, PolicyMode, Rule, Setting
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import invalid
@@ -114,12 +114,24 @@ class RuleInForce(Value, frozen=True, kw_only=True):
     """From the workspace's own settings, which only narrow."""
 
 
+class BudgetInForce(Value, frozen=True, kw_only=True):
+    amount: str
+    """`calls`, `bytes_out` or `destinations`."""
+    per: str
+    """`session` or `day`."""
+    tool: str | None
+    """None: all tools together."""
+    limit: int
+    origin: Place
+
+
 class InForce(Value, frozen=True, kw_only=True):
     rules: list[RuleInForce]
     tools: list[Word]
     classes: list[Word]
     trusted_workspaces: list[str]
     confirm_destructive: bool
+    budgets: list[BudgetInForce] = []
 
 
 class PolicyQuery(Input, frozen=True, kw_only=True):
@@ -143,6 +155,17 @@ async def get_policy(context: Context, request: Request) -> InForce:
         ],
         trusted_workspaces=list(book.user.trusted_workspaces),
         confirm_destructive=book.user.confirm_destructive,
+        budgets=[_budget(each) for each in book.budgets],
+    )
+
+
+def _budget(budget: Budget) -> BudgetInForce:
+    return BudgetInForce(
+        amount=budget.amount,
+        per=budget.per,
+        tool=budget.tool,
+        limit=budget.limit,
+        origin=_origin(budget.origin),
     )
 
 

@@ -14,6 +14,7 @@ import { Table } from "../parts/table.js";
 
 const TONES = { allow: "ok", ask: "asked", deny: "denied" };
 const WORDS = { auto: "allow", prompt: "ask", prompt_once: "ask once a session", deny: "deny" };
+const AMOUNTS = { bytes_out: "bytes sent out" };
 const MODES = ["none", "read", "ask", "write"];
 const SPANS = { "1 hour": 3600, "1 day": 86_400, "7 days": 604_800, "30 days": 2_592_000 };
 
@@ -40,6 +41,10 @@ function InForce({ saved }) {
       rows=${found.rules.map((each) => ({ key: placeOf(each.origin), title: placeOf(each.origin), cells: [
         { shown: each.decision, tone: TONES[each.decision] }, html`<${Line} value=${each.says} />`,
         html`<${Line} value=${placeOf(each.origin)} />${each.workspace && " (only narrows)"}`] }))} />`}
+    ${found?.budgets?.length > 0 && html`<${Table} label="Budgets" heads=${["Asked about beyond", "Per", "Of", ["Stands in", "path"]]}
+      rows=${found.budgets.map((each) => ({ key: placeOf(each.origin), cells: [
+        `${each.limit} ${AMOUNTS[each.amount] ?? each.amount}`, each.per,
+        each.tool ? html`<${Line} value=${each.tool} />` : "all tools", html`<${Line} value=${placeOf(each.origin)} />`] }))} />`}
     ${found && html`<details><summary>Where no rule speaks: tools and effects</summary>
       <${Table} label="Where no rule speaks" heads=${["For", "Decision", ["Stands in", "path"]]}
         rows=${words.map((each) => ({ key: each.name, cells: [html`<${Line} value=${each.name} />`,
