@@ -18,7 +18,9 @@ _READING = ("get", "search", "list", "read", "check")
 _DESTROYING = ("delete", "remove", "cancel")
 _PRIVATE_AND_UNTRUSTED = frozenset({"private", "untrusted"})
 _LABELS: tuple[tuple[str, frozenset[str]], ...] = (
-    (r"contacts|users|channels", frozenset({"private", "vouched"})),  # the user's own directories
+    (r"contacts", frozenset({"private", "vouched"})),  # the user's own directory
+    # Also one, whose entries others name: each entry counts as a whole, and may hold a text.
+    (r"users|channels", frozenset({"vouched", "untrusted"})),
     (r"email|inbox|messages", _PRIVATE_AND_UNTRUSTED),  # anybody can write to the user
     (r"calendar", _PRIVATE_AND_UNTRUSTED),  # others invite
     (r"file", _PRIVATE_AND_UNTRUSTED),  # others share, and send bills

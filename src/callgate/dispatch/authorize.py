@@ -140,9 +140,8 @@ def judge(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
     flow = authority.flows.of(call, subject, book.user.guard) if tool.is_guarded else None
     if book.refusal is not None and tool.has_effects:
         decision = book.refusal
-    elif flow is not None:
-        asked = question(call, subject, book, flow)
-        decision = guard(book.decide(asked), asked)
+    elif flow is not None and mode == Mode.GUARDED:
+        decision = book.decide(question(call, subject, book, flow))
     elif type(mode) is Mode and type(caller) is CallerKind:  # they may have been given as words
         name = tool.policy_key if subject.enclosure is None else subject.policy_key
         key = (name, mode._value_, caller._value_)
@@ -150,6 +149,8 @@ def judge(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
             decision = book.remembered[key]
     if decision is None:
         decision = book.decide(question(call, subject, book), subject.policy_key)
+    if flow is not None and not CallerKind(caller).trusted:
+        decision = guard(decision, flow, Mode(mode))
     if call.repaired and tool.has_effects:
         decision = ask_because_repaired(decision)
     elif tool.definition.always_ask:

@@ -71,9 +71,14 @@ def called(subject: Subject, decision: Decision) -> Payload:
 
 
 def provenance_lines(traces: tuple[Trace, ...]) -> list[str]:
-    """Where the values of a call come from, a short line each, without secrets."""
-    shown = traces[:_SHOWN_TRACES]
-    return [f"{trace.parameter}: {_shown_value(trace)}, {trace.source}" for trace in shown]
+    """Where the destinations of a call come from, a short line each, without secrets: the value
+    itself only where nobody vouched for it, the others are in the summary of the arguments."""
+    return [
+        f"{trace.parameter}: {trace.source}"
+        if trace.vouched
+        else f"{trace.parameter}: {_shown_value(trace)}, {trace.source}"
+        for trace in traces[:_SHOWN_TRACES]
+    ]
 
 
 def _shown_value(trace: Trace) -> str:

@@ -63,7 +63,7 @@ from callgate.dispatch.subjects import Findings, Subject
 from callgate.dispatch.tools.registry import Registered, Registry
 from callgate.events.log import SessionLog
 from callgate.policy.decide import Decision
-from callgate.policy.rules import Outcome
+from callgate.policy.rules import GuardSettings, Outcome
 
 if TYPE_CHECKING:
     from callgate.dispatch.permission.budgets import Reservation
@@ -225,7 +225,7 @@ class ToolDispatcher:
             if reservation is not None and not running.has_begun:
                 reservation.release()
         if self._facts and subject is not None and running.has_begun:
-            self._flows.read(call, subject, result)
+            self._flows.read(call, subject, result, self._guard_settings(call))
         if journal.is_stored:
             if isinstance(running.context, CallContext):
                 await running.context.artifacts_synced()
@@ -233,6 +233,13 @@ class ToolDispatcher:
         elif self.files.share is not None and isinstance(running.context, CallContext):
             running.context.share_artifacts()
         return result
+
+    def _guard_settings(self, call: ToolCall) -> GuardSettings | None:
+        """What the settings say of labels; None while they cannot be used."""
+        try:
+            return self.authority.policies(call.session.workspace).user.guard
+        except ToolError:
+            return None
 
     async def _wait_in_lane(
         self,

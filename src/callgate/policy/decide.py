@@ -504,29 +504,31 @@ def _in_guarded_mode(question: Question) -> str:
     return ""
 
 
-def guard(decision: Decision, question: Question) -> Decision:
+def guard(decision: Decision, flow: Flow, mode: Mode) -> Decision:
     """What is decided of a call after a look at where its destinations come from: never laxer."""
-    flow = question.flow
-    if flow is None:
+    if flow.destinations:
+        decision = msgspec.structs.replace(decision, provenance=flow.destinations)
+    if decision.outcome is Outcome.DENY or decision.any_destination:
         return decision
-    decision = msgspec.structs.replace(decision, provenance=flow.destinations)
-    if decision.outcome is Outcome.DENY or question.caller.trusted:
-        return decision
-    if decision.outcome is Outcome.ALLOW and decision.any_destination:
-        return decision
-    from callgate.policy.guard import objection  # lazy: most calls have no conversation  # noqa: PLC0415
+    from callgate.policy.guard import describe, objection  # lazy: most calls have no conversation  # noqa: PLC0415
 
     objected = objection(flow)
-    if objected is None:
+    if objected is None and mode is Mode.GUARDED and not decision.explicit:
+        if decision.outcome is Outcome.ASK and flow.unvouched:
+            why = f"Mode guarded asks, because {describe(flow)}"
+            return msgspec.structs.replace(decision, reason="mode_guarded", sentence=why)
         return _within_hosts(decision, flow)
+    if objected is None:
+        return decision
     reason, sentence = objected
-    return Decision(
+    return msgspec.structs.replace(
+        decision,
         outcome=Outcome.ASK,
         reason=reason,
         sentence=sentence,
+        origin=BUILT_IN,
+        remember=False,
         explicit=True,
-        hosts=decision.hosts,
-        provenance=flow.destinations,
     )
 
 

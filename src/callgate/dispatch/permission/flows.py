@@ -59,13 +59,15 @@ class Flows:
         if facts is not None and arguments is not None:
             facts.tell_changes(call.arguments, arguments)
 
-    def read(self, call: ToolCall, subject: Subject, result: ToolResult) -> None:
-        """A tool gave this back to the model."""
+    def read(
+        self, call: ToolCall, subject: Subject, result: ToolResult, guard: GuardSettings | None
+    ) -> None:
+        """A tool gave this back to the model. `guard` None: as the settings were before."""
         facts = self.facts.get(call.session.parent or call.session.id)
         if facts is None:
             return
-        guard = facts.settings
-        labels = facts.read(call, subject, result, guard)
+        facts.settings = facts.settings if guard is None else guard
+        labels = facts.read(call, subject, result, facts.settings)
         for label, cause in labels.items():
             self._label(call.session, facts, label, cause)
 

@@ -53,6 +53,7 @@ class SessionFacts:
         self.settings = GuardSettings()
         """As of the last call that was judged."""
         self._calls = 0
+        self._parameters: dict[str, tuple[Registered, GuardSettings, tuple[str, ...]]] = {}
 
     # What comes in.
 
@@ -115,7 +116,7 @@ class SessionFacts:
         if subject.enclosure is not None:
             found, hosts = self._of_command(subject, guard, answered)
         else:
-            names = parameters(tool, guard)
+            names = self._parameters_of(tool, guard)
             takes_destinations = bool(names) or tool.definition.destination_params is not None
             found = self._trace(subject, names, guard, answered)
             if Label.UNTRUSTED in self.labels and tool.outward:
@@ -131,13 +132,20 @@ class SessionFacts:
             labels=dict(self.labels),
             destinations=found,
             takes_destinations=takes_destinations,
-            carries_secret=_carries_secret(subject),
+            carries_secret=self._may_leak(found) and _carries_secret(subject),
             hosts=hosts,
         )
+
+    @staticmethod
+    def _may_leak(found: tuple[Trace, ...]) -> bool:
+        """Whether it matters what the texts of a call contain: it may go to a stranger."""
+        return not found or not all(trace.vouched for trace in found)
 
     def traces(self, subject: Subject) -> tuple[Trace, ...]:
         """Where all values of a call come from: short ones whole, of long texts their parts."""
         names = parameters(subject.tool, self.settings)
+        if subject.enclosure is not None:
+            return self._of_command(subject, self.settings, frozenset())[0]
         return tuple(self._all_traces(subject, frozenset(names)))
 
     def _all_traces(self, subject: Subject, names: frozenset[str]) -> Iterator[Trace]:
@@ -150,6 +158,13 @@ class SessionFacts:
                 continue
             for source in self.index.parts(value)[:3]:
                 yield Trace(name, f"a part of {len(value):,} characters", source, is_destination)
+
+    def _parameters_of(self, tool: Registered, guard: GuardSettings) -> tuple[str, ...]:
+        """`parameters`, once for each tool."""
+        known = self._parameters.get(tool.name)
+        if known is None or known[0] is not tool or known[1] is not guard:
+            known = self._parameters[tool.name] = (tool, guard, parameters(tool, guard))
+        return known[2]
 
     def _trace(
         self,
@@ -281,17 +296,16 @@ def _is_private(path: ResolvedPath, beside: set[str]) -> bool:
 
 def _source(tool: str, labels: frozenset[Label], number: int, call_id: str) -> Source:
     untrusted = Label.UNTRUSTED in labels
-    kind = SourceKind.TOOL
-    if not untrusted:
-        for label, of_label in _KINDS.items():
-            if label in labels:
-                kind = of_label
-                break
+    if Label.VOUCHED in labels:
+        kind = SourceKind.VOUCHED
+    elif untrusted:
+        kind = SourceKind.TOOL
+    else:
+        kind = next((_KINDS[each] for each in _KINDS if each in labels), SourceKind.TOOL)
     return Source(kind, tool, number, call_id, untrusted)
 
 
 _KINDS = {
-    Label.VOUCHED: SourceKind.VOUCHED,
     Label.WORKSPACE: SourceKind.WORKSPACE,
     Label.MEMORY: SourceKind.MEMORY,
 }

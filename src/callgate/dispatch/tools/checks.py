@@ -235,7 +235,9 @@ def _output_labels(
         except ValueError as error:
             raise ToolRegistrationError(f"tool {definition.name!r}: {error}") from None
         return declared - {Label.VOUCHED} if foreign else declared
-    if definition.source == "mcp" or not _OUTWARD.isdisjoint(capabilities):
+    reaches_out = not _OUTWARD.isdisjoint(capabilities)
+    changes = Capability.MUTATES_EXTERNAL in capabilities  # what that returns is a receipt
+    if definition.source == "mcp" or (reaches_out and (foreign or not changes)):
         return frozenset({Label.UNTRUSTED})
     if definition.source == "builtin" and definition.requires_workspace:
         return frozenset({Label.WORKSPACE})

@@ -136,7 +136,7 @@ class ConversationIndex:
                     self._records.setdefault(id, []).append((name, source))
             if source.kind is SourceKind.VOUCHED:
                 self._add_fields(source, text, data)
-                continue
+                source = msgspec.structs.replace(source, kind=SourceKind.TOOL)
             table = self._tables.get(source.kind)
             if table is None:
                 in_full = source.kind in _FULL_TEXT
