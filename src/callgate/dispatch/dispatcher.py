@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -64,9 +64,6 @@ from callgate.dispatch.tools.registry import Registered, Registry
 from callgate.events.log import SessionLog
 from callgate.policy.decide import Decision
 from callgate.policy.rules import GuardSettings, Outcome
-
-if TYPE_CHECKING:
-    from callgate.dispatch.permission.budgets import Reservation
 
 _log = logging.getLogger("callgate.dispatch")
 
@@ -143,7 +140,6 @@ class ToolDispatcher:
         tool: Registered | None = None
         subject: Subject | None = None
         decision: Decision | None = None
-        reservation: Reservation | None = None
         try:
             if confirmation is not None:
                 await journal.asked_before(confirmation)
@@ -164,8 +160,9 @@ class ToolDispatcher:
             if subject.enclosure is not None:
                 self.confinement.ensure(call, subject, decision)
             if decision.budgets:
-                reservation = self._reservation(call)
-                decision = await reservation.reserve(subject, decision)
+                from callgate.dispatch.permission.budgets import reserve  # lazy: few have budgets  # noqa: PLC0415
+
+                decision = await reserve(subject, decision, self.authority, self._log, running)
             if confirmation is not None or decision.outcome is not Outcome.ALLOW:
                 hash = partial(_hash, plan)
                 answer = await authorize(
@@ -176,8 +173,8 @@ class ToolDispatcher:
                     subject = await self.confinement.amended(call, subject, running)
                 if answer is not None:
                     accept(call, subject, decision, self.authority, answer)
-                    if reservation is not None:
-                        await reservation.settle(subject, decision)
+                    if running.reservation is not None:
+                        await running.reservation.settle(subject, decision)
                     self._flows.answered(call, answer.arguments)
             if tool.has_effects:
                 journal.ensure_recordable()
@@ -222,8 +219,6 @@ class ToolDispatcher:
             self.running.remove(running)
             if running.slot is not None:
                 self._lanes.release(*running.slot)
-            if reservation is not None and not running.has_begun:
-                reservation.release()
         if self._facts and subject is not None and running.has_begun:
             self._flows.read(call, subject, result, self._guard_settings(call))
         if journal.is_stored:
@@ -255,12 +250,6 @@ class ToolDispatcher:
             if not ticket.done() or ticket.cancelled():
                 running.slot = None  # it never had it
             raise
-
-    def _reservation(self, call: ToolCall) -> Reservation:
-        from callgate.dispatch.permission.budgets import Reservation  # lazy: few have budgets  # noqa: PLC0415
-
-        guard = self.authority.policies(call.session.workspace).user.guard
-        return Reservation(call, self._log.store, guard)
 
     def examine(self, call: ToolCall) -> tuple[Subject, Decision]:
         """What the policy says of a call, without running it or asking anyone."""

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -33,7 +33,9 @@ from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.effects import SideEffects
 from callgate.core.stores import Store, StoreError
 from callgate.dispatch.permission.session_facts import parameters
+from callgate.dispatch.running import RunningCall
 from callgate.dispatch.subjects import Subject
+from callgate.events.log import SessionLog
 from callgate.policy.budgets import (
     Sending,
     budget_unknown,
@@ -42,7 +44,7 @@ from callgate.policy.budgets import (
     sending,
     usage,
 )
-from callgate.policy.decide import Decision
+from callgate.policy.decide import Decision, Rulebook
 from callgate.policy.provenance.commands import hosts_in
 from callgate.policy.provenance.destinations import values_of
 from callgate.policy.rules import GuardSettings, Outcome
@@ -53,6 +55,13 @@ _MOST_VALUES = 100_000
 """Of destinations in one call: more than arguments have room for."""
 _MAY_SEND = frozenset({SideEffects.NETWORK, SideEffects.EXECUTE})
 OpenStore = Callable[[], Awaitable[Store]]
+
+
+class Policies(Protocol):
+    """`authorize.Authority`, as far as it is looked at here."""
+
+    @property
+    def policies(self) -> Callable[[str], Rulebook]: ...
 
 
 class Reservation:
@@ -122,6 +131,20 @@ class Reservation:
         self._store = await self._open_store()
         (receipt,) = await self._store.commit(op)
         return receipt
+
+
+async def reserve(
+    subject: Subject,
+    decision: Decision,
+    authority: Policies,
+    log: SessionLog,
+    running: RunningCall,
+) -> Decision:
+    """Count a call in its budgets: the decision stays, or becomes a question."""
+    call = running.call
+    guard = authority.policies(call.session.workspace).user.guard
+    running.reservation = reservation = Reservation(call, log.store, guard)
+    return await reservation.reserve(subject, decision)
 
 
 class BudgetForecast(msgspec.Struct, frozen=True):
