@@ -144,6 +144,12 @@ def take_all(browser: Browser, served: Served) -> None:
     page.get_by_role("table", name="Changed decisions").wait_for()
     page.locator(".scroll").evaluate("box => { box.scrollTop = 0 }")
     take(page, "policy")
+    for number in range(4):
+        served.call_without_it("write_file", "path=notes.txt", f"content={number}", "--yes")
+        served.call_without_it("shell", "command=wc -l greet.py", "--yes")
+    go(page, "suggestions")
+    page.get_by_label("Suggested: shell").wait_for()
+    take(page, "suggestions")
     go(page, "stats")
     page.get_by_role("table", name="Models").wait_for()
     take(page, "stats")

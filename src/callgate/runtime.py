@@ -35,6 +35,7 @@ from callgate.sessions.live import SessionTurns
 
 if TYPE_CHECKING:
     from callgate.core.settings_state import SettingsState
+    from callgate.dispatch.permission.budgets import BudgetForecast
 
 # What its methods take and return is imported from here; the dispatcher's modules are its own.
 __all__ = ["Registered", "Resumed", "RunningCall", "Runtime", "Stop"]
@@ -197,6 +198,20 @@ class Runtime:
     def explain(self, call: ToolCall) -> tuple[Subject, Decision]:
         """What would be decided about a call. Raises the `ToolError` it would end in."""
         return self.dispatcher.examine(call)
+
+    async def forecast_budgets(
+        self, call: ToolCall, subject: Subject, decision: Decision
+    ) -> BudgetForecast:
+        """What the budgets would make of a decision, and how much of them is used."""
+        from callgate.dispatch.permission.budgets import (  # lazy: few have budgets  # noqa: PLC0415
+            BudgetForecast,
+            forecast,
+        )
+
+        if not decision.budgets:
+            return BudgetForecast(decision)
+        guard = self.policies(call.session.workspace).user.guard
+        return await forecast(call, subject, decision, guard, await self.store())
 
     def attach(
         self, confirmer: Confirmer | None, session_id: str | None = None

@@ -63,6 +63,8 @@ def command_function(name: str) -> Callable[[Namespace], int]:
             from callgate.cli.commands import policy as module  # lazy: when it runs
         case ["policy", "export" | "import"]:
             from callgate.cli.commands import policy_rules as module  # lazy: when it runs
+        case ["policy", "suggest"]:
+            from callgate.cli.commands import policy_suggest as module  # lazy: when it runs
         case ["policy", "test"]:
             from callgate.cli.commands import policy_test as module  # lazy: when it runs
         case ["preview"]:

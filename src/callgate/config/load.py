@@ -15,6 +15,8 @@ import msgspec
 from callgate.config.home import Home, workspace_settings
 from callgate.config.lines import Path, key_lines, line_of, read_path
 from callgate.config.schema import (
+    AmountsTable,
+    BudgetsTable,
     GuardTable,
     PolicyTable,
     RuleTable,
@@ -32,6 +34,7 @@ from callgate.core.sessions import pool_workspace
 from callgate.core.text.spelling import nearest
 from callgate.policy.rules import (
     BUILT_IN,
+    Budget,
     GuardSettings,
     Origin,
     Outcome,
@@ -98,7 +101,10 @@ def read_saved_rules(path: str) -> list[dict[str, Any]]:
 
 def _given(rule: RuleTable) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(rule)
-    return {name: value for name, value in fields.items() if value not in (None, {})}
+    plain = msgspec.to_builtins(RuleTable(decision=rule.decision))
+    return {
+        name: value for name, value in fields.items() if name == "decision" or value != plain[name]
+    }
 
 
 def _user(home: Home, settings: Settings, file: _File) -> tuple[Settings, Policy]:
@@ -338,6 +344,7 @@ def _policy(table: PolicyTable, file: _File, at: Path) -> Policy:
             _rule(rule, file, (*at, "rules", index)) for index, rule in enumerate(table.rules)
         ),
         confirm_destructive=table.confirm_destructive,
+        budgets=tuple(_budgets(table.budgets, file, (*at, "budgets"))),
         guard=_guard(table.guard),
     )
 
@@ -355,6 +362,17 @@ def _guard(table: GuardTable) -> GuardSettings:
         parameters={tool: tuple(names) for tool, names in table.parameters.items()},
         without_conversation=table.without_conversation,
     )
+
+
+def _budgets(table: BudgetsTable, file: _File, at: Path) -> Iterator[Budget]:
+    tools = ((name, each, (*at, "tools", name)) for name, each in table.tools.items())
+    for tool, limits, where in ((None, table, at), *tools):
+        for per in ("session", "day"):
+            for amount in AmountsTable.__struct_fields__:
+                limit = getattr(getattr(limits, per), amount)
+                if limit is not None:
+                    origin = file.origin(*where, per, amount)
+                    yield Budget(amount=amount, per=per, tool=tool, limit=limit, origin=origin)
 
 
 def _setting(word: str, file: _File, at: Path) -> Setting:
@@ -387,6 +405,7 @@ def _rule(table: RuleTable, file: _File, at: Path) -> Rule:
         table.arguments_sha256,
         table.workspace,
         table.arguments or None,
+        table.without or None,
         table.network,
     )
     if all(each is None for each in conditions):
@@ -404,6 +423,7 @@ def _rule(table: RuleTable, file: _File, at: Path) -> Rule:
         command=command,
         caller=table.caller,
         arguments=table.arguments,
+        without=tuple(table.without),
         arguments_sha256=table.arguments_sha256,
         workspace=None
         if table.workspace is None

@@ -21,6 +21,7 @@ PackName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
 ModelName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}\Z")]
 SecretsVariable = Annotated[str, msgspec.Meta(pattern=r"^CALLGATE_SECRETS_[A-Z0-9_]{1,64}\Z")]
 Limit = Annotated[int, msgspec.Meta(ge=0)] | Literal["none"]
+Amount = Annotated[int, msgspec.Meta(ge=0)]
 Days = Annotated[float, msgspec.Meta(ge=0, le=36_500)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
 
@@ -44,6 +45,8 @@ class RuleTable(_Table, frozen=True):
     """Who calls."""
     arguments: dict[str, str] = {}
     """Argument to glob."""
+    without: list[str] = []
+    """Arguments that the call must not have, or have empty, such as `["cc", "bcc"]`."""
     arguments_sha256: str | None = None
     """Exactly these arguments: the hash that a question shows."""
     workspace: str | None = None
@@ -73,6 +76,37 @@ class GuardTable(_Table, frozen=True):
     """Whether sessions are guarded in which nobody tells what the user wrote."""
 
 
+class AmountsTable(_Table, frozen=True):
+    """How much may happen before a person is asked about each further call. Absent: without limit;
+    0: each is asked about."""
+
+    calls: Amount | None = None
+    """Calls that were let run."""
+    bytes_out: Amount | None = None
+    """Bytes of the arguments of calls that use the network."""
+    destinations: Amount | None = None
+    """Different recipients, hosts and other destinations of calls that use the network."""
+
+
+class ToolBudgetsTable(_Table, frozen=True):
+    session: AmountsTable = AmountsTable()
+    """Of this tool in one session."""
+    day: AmountsTable = AmountsTable()
+    """Of this tool on one day."""
+
+
+class BudgetsTable(_Table, frozen=True):
+    """`[policy.budgets]`: how much may happen before a person is asked about each further call, in
+    every mode and whatever rules and earlier answers say."""
+
+    session: AmountsTable = AmountsTable()
+    """In one session, with those of its sub-agents."""
+    day: AmountsTable = AmountsTable()
+    """On one day (UTC), in all sessions of one person."""
+    tools: dict[str, ToolBudgetsTable] = {}
+    """The same for one tool: `session` and `day`."""
+
+
 class PolicyTable(_Table, frozen=True):
     """`[policy]`: what runs, what asks, what never runs."""
 
@@ -88,6 +122,7 @@ class PolicyTable(_Table, frozen=True):
     guard: GuardTable = GuardTable()
     confirm_destructive: bool = False
     """Whether mode write asks before a destructive tool all the same."""
+    budgets: BudgetsTable = BudgetsTable()
 
 
 class ExtraRoot(_Table, frozen=True):

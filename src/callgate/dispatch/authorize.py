@@ -152,9 +152,11 @@ def judge(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
     if flow is not None and not CallerKind(caller).trusted:
         decision = guard(decision, flow, Mode(mode))
     if call.repaired and tool.has_effects:
-        return ask_because_repaired(decision)
-    if tool.definition.always_ask:
-        return ask_always(decision)
+        decision = ask_because_repaired(decision)
+    elif tool.definition.always_ask:
+        decision = ask_always(decision)
+    if book.budgets and decision.outcome is not Outcome.DENY:
+        return msgspec.structs.replace(decision, budgets=book.budgets)
     return decision
 
 
@@ -180,7 +182,8 @@ def _granted(call: ToolCall, subject: Subject, decision: Decision, authority: Au
             f"The user denied {subject.tool.name} for this session.", reason="sticky"
         )
     mended = call.repaired and subject.tool.has_effects
-    return not (mended or subject.tool.definition.always_ask or decision.reason in GUARD_REASONS)
+    insists = decision.counts_once or decision.reason in GUARD_REASONS
+    return not (mended or subject.tool.definition.always_ask or insists)
 
 
 def _destinations(call: ToolCall, subject: Subject, authority: Authority) -> tuple[str, ...]:
@@ -228,6 +231,8 @@ def _remember(
     call: ToolCall, subject: Subject, decision: Decision, authority: Authority, answer: Answer
 ) -> None:
     if call.session.is_worker:  # a sub-agent's "always" counts once
+        return
+    if decision.counts_once and answer.decision is Outcome.ALLOW:
         return
     if answer.scope is Scope.ALWAYS:
         authority.save(call, subject, answer)
@@ -296,7 +301,7 @@ def _confirmation(
         why=_why(call, subject, decision),
         caller=CallerKind(call.caller),
         client=call.client or call.session.client or this_process(),
-        always_ask=tool.definition.always_ask,
+        always_ask=tool.definition.always_ask or decision.counts_once,
         sandbox=None if subject.enclosure is None else str(subject.enclosure),
         input_summary=summarize(checked.arguments),
         preview=None if preview is None else preview.text,
@@ -317,6 +322,8 @@ def _why(call: ToolCall, subject: Subject, decision: Decision) -> str:
     sentences = [decision.sentence]
     if subject.widened and decision.reason != "network":
         sentences.append("It needs the network.")
-    if call.session.is_worker:
+    if decision.counts_once:
+        sentences.append("The answer counts for this call alone.")
+    elif call.session.is_worker:
         sentences.append("A sub-agent asks; the answer counts for this call alone.")
     return " ".join(sentences)

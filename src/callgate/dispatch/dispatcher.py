@@ -159,6 +159,10 @@ class ToolDispatcher:
             decision = judge(call, subject, self.authority)
             if subject.enclosure is not None:
                 self.confinement.ensure(call, subject, decision)
+            if decision.budgets:
+                from callgate.dispatch.permission.budgets import reserve  # lazy: few have budgets  # noqa: PLC0415
+
+                decision = await reserve(subject, decision, self.authority, self._log, running)
             if confirmation is not None or decision.outcome is not Outcome.ALLOW:
                 hash = partial(_hash, plan)
                 answer = await authorize(
@@ -169,6 +173,8 @@ class ToolDispatcher:
                     subject = await self.confinement.amended(call, subject, running)
                 if answer is not None:
                     accept(call, subject, decision, self.authority, answer)
+                    if running.reservation is not None:
+                        await running.reservation.settle(subject, decision)
                     self._flows.answered(call, answer.arguments)
             if tool.has_effects:
                 journal.ensure_recordable()

@@ -22,6 +22,7 @@ from callgate.core.sessions import Mode
 from callgate.policy.rules import (
     BUILT_IN,
     CLASS_DEFAULTS,
+    Budget,
     Origin,
     Outcome,
     Policy,
@@ -91,9 +92,13 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """`prompt_once`: a yes counts for the rest of the session."""
     explicit: bool = False
     """The user wrote this question down: mode write does not silence it."""
+    counts_once: bool = False
+    """A yes is for this call alone: none that was given before answers it, none is remembered."""
     hosts: tuple[tuple[str, ...], ...] = ()
     """Lists of hosts, for a call that asks for the network: it reaches what each of them names.
     None at all: it reaches everything."""
+    budgets: tuple[Budget, ...] = ()
+    """What the call is counted in before it may run."""
     provenance: tuple[Trace, ...] = ()
     """Where the destinations of the call come from, as far as the conversation is known."""
     any_destination: bool = False
@@ -109,7 +114,15 @@ class Rulebook:
     """The policies that hold in one workspace. Where they have no rules, a decision depends on
     so little that it is remembered."""
 
-    __slots__ = ("directory", "has_rules", "refusal", "remembered", "user", "workspace")
+    __slots__ = (
+        "budgets",
+        "directory",
+        "has_rules",
+        "refusal",
+        "remembered",
+        "user",
+        "workspace",
+    )
 
     def __init__(
         self,
@@ -125,6 +138,7 @@ class Rulebook:
         self.refusal = refusal
         """What is decided of every call with effects, while the settings cannot be used."""
         self.has_rules = bool(user.rules) or (workspace is not None and bool(workspace.rules))
+        self.budgets = user.budgets + (() if workspace is None else workspace.budgets)
         self.remembered: dict[tuple[str, str, str], Decision] = {}
         """By the key of a tool, mode and caller, whose hashes as enum members cost more than all
         the rest; nothing where there are rules."""

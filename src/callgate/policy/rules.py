@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -56,6 +56,7 @@ class Origin(msgspec.Struct, frozen=True):
         return self.file if self.line is None else f"{self.file}:{self.line}"
 
 
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
 BUILT_IN = Origin("built-in default")
 
 
@@ -76,6 +77,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     caller: CallerKind | None = None
     arguments: Mapping[str, str] = {}
     """Argument name to a glob over its text."""
+    without: tuple[str, ...] = ()
+    """Arguments that a call does not have, or has empty."""
     arguments_sha256: str | None = None
     """Exactly these arguments."""
     workspace: str | None = None
@@ -103,7 +106,20 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             if value is not None
         ]
         conditions += [f"{name} = {glob}" for name, glob in self.arguments.items()]
+        conditions += [f"without {name}" for name in self.without]
         return f"{self.decision} {', '.join(conditions)}"
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """How much may happen before a person is asked."""
+
+    amount: str
+    """`calls`, `bytes_out` or `destinations`."""
+    per: Literal["session", "day"]
+    tool: str | None = None
+    """None: of all tools together."""
+    limit: int
+    origin: Origin = BUILT_IN
 
 
 class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +148,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     guard: GuardSettings = GuardSettings()
     hosts: tuple[str, ...] | None = None
     """In a workspace's own file: no command reaches any other. None: no opinion."""
+    budgets: tuple[Budget, ...] = ()
+    """Each of them holds, so that a workspace's own can only narrow."""
 
 
 CLASS_DEFAULTS: Mapping[SideEffects, Setting] = {
@@ -202,6 +220,8 @@ def rule_applies(
         covered = [covers_path(rule, resolved) for resolved in resolved_paths]
         if not covered or not (any(covered) if fold else all(covered)):
             return False
+    if any(arguments.get(name) not in _EMPTY for name in rule.without):
+        return False
     return all(
         name in arguments and glob_matches(glob, _as_text(arguments[name]), paths=False, fold=fold)
         for name, glob in rule.arguments.items()

@@ -72,10 +72,15 @@ def apply(op: Op[Any], view: View) -> Any:
         _check_fence(op, view)
     meaning = _MEANINGS.get(type(op))
     if meaning is None:
-        from callgate.storage.pruning import MEANINGS  # lazy: few commands prune  # noqa: PLC0415
-
-        meaning = MEANINGS[type(op)]
+        meaning = _rare_meaning(type(op))
     return meaning(op, view)
+
+
+def _rare_meaning(kind: type[Op[Any]]) -> Callable[[Any, View], Any]:
+    from callgate.storage.budgets import MEANINGS as BUDGETS  # lazy: few have budgets  # noqa: PLC0415
+    from callgate.storage.pruning import MEANINGS as PRUNING  # lazy: few commands prune  # noqa: PLC0415
+
+    return BUDGETS[kind] if kind in BUDGETS else PRUNING[kind]
 
 
 def _check_fence(op: SessionOp[Any], view: View) -> None:
@@ -133,6 +138,9 @@ def _delete(view: View, session: StoredSession, by: str | None) -> None:
         raise SessionLocked(session.id, session.owner)
     for worker in view.find(StoredSession, "parent", session.id):
         _delete(view, worker, by)
+    from callgate.storage.budgets import forget_ledger  # lazy: few sessions are deleted  # noqa: PLC0415
+
+    forget_ledger(view, session.id)
     view.delete(session)
 
 

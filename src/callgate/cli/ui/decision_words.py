@@ -7,6 +7,8 @@ from callgate.policy.decide import Decision
 
 WORDS = {
     "always_asked": "the tool itself",
+    "budget": "a budget",
+    "budget_unknown": "a budget whose count cannot be read",
     "class_default": "the setting for its effect",
     "destructive": "the tool, which is destructive",
     "mode_guarded": "the mode",

@@ -77,10 +77,12 @@ def _snake(name: str) -> str:
     return spaced.lower().replace("-", "_")
 
 
-def values_of(arguments: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, str]]:
+def values_of(
+    arguments: Mapping[str, Any], names: Sequence[str], most: int = MOST_VALUES
+) -> Iterator[tuple[str, str]]:
     """The scalar values of some parameters, also those inside lists and objects, with the name of
-    the parameter. At most `MOST_VALUES`; for one more, an empty text, which stands nowhere."""
-    left = MOST_VALUES
+    the parameter. At most `most`; for one more, an empty text, which stands nowhere."""
+    left = most
     for name in names:
         for value in _scalars(arguments.get(name)):
             left -= 1
