@@ -93,7 +93,11 @@ def postgres_location(table: StoreTable) -> PostgresLocation:
         except (ProgrammingError, ValueError):  # which say the whole of it, with the password
             raise SettingsError(f"[store] {key}", None, "is no address of a database") from None
     return PostgresLocation(
-        url=url, listen_url=table.listen_url, schema=table.schema, readers=table.readers
+        url=url,
+        listen_url=table.listen_url,
+        schema=table.schema,
+        readers=table.readers,
+        answer_s=table.answer_timeout_s,
     )
 
 
