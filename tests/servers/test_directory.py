@@ -48,8 +48,8 @@ async def test_a_server_that_does_not_answer_is_listed_as_such(cluster: Cluster)
     assert found[0]["warning"]
 
 
-async def test_a_question_at_one_server_is_put_to_the_only_person_who_is_at_another(cluster: Cluster) -> None:
-    a, b = cluster.start(), cluster.start()
+async def test_a_question_at_one_server_is_put_to_the_only_person_who_is_at_another(standing: Cluster) -> None:
+    a, b = standing.start(), standing.start()
     refused = await a.client().call("put", what="before")
     assert refused["error"]["reason"] == "no_confirmer"
     async with b.client().stream() as watcher:
@@ -62,15 +62,15 @@ async def test_a_question_at_one_server_is_put_to_the_only_person_who_is_at_anot
         assert (await calling)["value"] == "put x"
         late = await a.client().post(f"/v1/confirmations/{id}", decision="deny")
         assert (late.status_code, late.json()["decision"], late.json()["applied"]) == (409, "allow", False)
-    assert cluster.done_by(a) == ["put x"]
+    assert standing.done_by(a) == ["put x"]
     async with asyncio.timeout(LIMIT_S):
-        while (await entries(cluster))["b"]["people"]:
+        while (await entries(standing))["b"]["people"]:
             pass
     assert (await a.client().call("put", what="after"))["error"]["reason"] == "no_confirmer"
 
 
-async def test_somebody_who_answers_for_one_session_is_not_there_for_another(cluster: Cluster) -> None:
-    a, b = cluster.start(), cluster.start()
+async def test_somebody_who_answers_for_one_session_is_not_there_for_another(standing: Cluster) -> None:
+    a, b = standing.start(), standing.start()
     mine, other = await a.client().session(), await a.client().session()
     async with b.client().stream() as watcher:
         await watcher.subscribe(session=mine, confirmer=True)
@@ -83,11 +83,11 @@ async def test_somebody_who_answers_for_one_session_is_not_there_for_another(clu
         )
         assert sorted(each.status_code for each in answers) == [200, 409, 409, 409, 409, 409]
         assert (await calling)["ok"]
-    assert cluster.done_by(a) == ["put x"]
+    assert standing.done_by(a) == ["put x"]
 
 
-async def test_the_arguments_of_a_call_are_amended_from_any_server(cluster: Cluster) -> None:
-    a, b = cluster.start(), cluster.start()
+async def test_the_arguments_of_a_call_are_amended_from_any_server(standing: Cluster) -> None:
+    a, b = standing.start(), standing.start()
     async with b.client().stream() as watcher:
         await watcher.subscribe(confirmer=True)
         calling = asyncio.create_task(a.client().call("put", what="x"))

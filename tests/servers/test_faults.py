@@ -76,7 +76,7 @@ async def test_a_stopped_owner_gives_a_clear_refusal_and_nothing_runs(cluster: C
 
 
 async def test_an_owner_that_stops_within_a_call_leaves_its_outcome_unknown_and_runs_it_once(cluster: Cluster) -> None:
-    a, b = cluster.start(), cluster.start()
+    a, b = cluster.start(), cluster.start(SERVERS_PATIENCE="0.5")
     session = await a.client().session(mode="write")
     calling = asyncio.create_task(b.client().post("/v1/calls", tool="hold", arguments={"name": "x"}, session=session))
     await cluster.until_done("begin x")
