@@ -174,3 +174,14 @@ async def until(condition: Callable[[], Any]) -> None:
     async with asyncio.timeout(LIMIT_S):
         while not condition():
             await asyncio.sleep(0.01)
+
+
+async def stopped(server: ServerProcess) -> None:
+    """Until the kernel says so."""
+    server.signal(signal.SIGSTOP)
+
+    def state() -> str:
+        with open(f"/proc/{server.pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+
+    await until(lambda: state() == "T")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from callgate.surfaces.http.addresses import Address, BadAddress, Names, read_advertised
-from tests.servers.clusters import LIMIT_S, Cluster
+from tests.servers.clusters import LIMIT_S, Cluster, stopped
 
 
 async def test_each_server_lists_all_that_live(cluster: Cluster) -> None:
@@ -167,3 +167,29 @@ def test_the_advertised_name_is_one_of_ours_and_no_other_is() -> None:
     assert names.is_ours("gate-1.example") and names.is_ours("10.0.0.7:4177")
     for host in ("gate-1.example:4177", "gate-2.example", "example", "gate-1.example.evil"):
         assert not names.is_ours(host), host
+
+
+@pytest.mark.parametrize("cluster", ["postgres"], indirect=True)  # those of one home have one log
+async def test_calls_are_counted_in_the_logs_of_all_servers(cluster: Cluster) -> None:
+    a, b = cluster.start(), cluster.start()
+    for server, calls in ((a, 3), (b, 2)):
+        client = server.client()
+        session = await client.session()
+        for number in range(calls):
+            assert (await client.call("show", session, what=str(number)))["ok"]
+        assert not (await client.call("read_file", session, path="none.txt"))["ok"]
+        await client.call("put", session, what="x")  # nobody is there to ask
+    by_server = [await server.client().get("/v1/stats") for server in (a, b)]
+    for stats in by_server:
+        counts = {each["tool"]: (each["calls"], each["errors"], each["denials"]) for each in stats["tools"]}
+        assert counts == {"show": (5, 0, 0), "read_file": (2, 2, 0), "put": (2, 0, 2)}
+        assert sum(each["calls"] for each in stats["times"]) == 9
+        assert {each["tool"]: each["count"] for each in stats["errors"]} == {"read_file": 2, "put": 2}
+        assert stats["missing"] == []
+    times = [{each["tool"]: each["p95_ms"] for each in stats["tools"]} for stats in by_server]
+    assert times[0] == times[1]
+    await stopped(b)
+    alone = await a.client().get("/v1/stats")
+    b.signal(signal.SIGCONT)
+    assert alone["missing"] == ["b"]
+    assert {each["tool"]: each["calls"] for each in alone["tools"]} == {"show": 3, "read_file": 1, "put": 1}
