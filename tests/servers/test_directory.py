@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -193,3 +195,30 @@ async def test_calls_are_counted_in_the_logs_of_all_servers(cluster: Cluster) ->
     b.signal(signal.SIGCONT)
     assert alone["missing"] == ["b"]
     assert {each["tool"]: each["calls"] for each in alone["tools"]} == {"show": 3, "read_file": 1, "put": 1}
+
+
+@pytest.mark.parametrize("cluster", ["postgres"], indirect=True)
+async def test_a_copy_of_a_home_that_is_in_use_is_refused_and_another_server_of_that_home_is_not(
+    cluster: Cluster,
+) -> None:
+    a = cluster.start()
+    home, copy = cluster.home_of("a"), cluster.home_of("b")
+    shutil.copy(home / "home.id", copy / "home.id")
+    refused = await serve_once(copy, cluster)
+    assert refused.returncode != 0
+    assert "its home was copied from one in which a server runs now" in refused.stderr
+    assert "remove the file home.id of the copy" in refused.stderr
+    beside = cluster.start("c", CALLGATE_HOME=str(home))
+    assert sorted(each["label"] for each in (await a.client().get("/v1/servers"))["servers"]) == ["a", "c"]
+    await beside.close()
+    a.kill()
+    b = cluster.start("b")  # as a home that was moved, with whoever used it gone
+    assert [each["label"] for each in (await b.client().get("/v1/servers"))["servers"]] == ["b"]
+
+
+async def serve_once(home: Path, cluster: Cluster) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "callgate", "serve", "--http", "127.0.0.1:0", "--workspace", str(cluster.ws)]
+    environment = {**os.environ, "CALLGATE_HOME": str(home)}
+    return await asyncio.to_thread(
+        subprocess.run, command, env=environment, capture_output=True, text=True, timeout=LIMIT_S
+    )
