@@ -17,6 +17,7 @@ from msgspec import Meta
 from callgate.core.events import LLM_COMPLETED
 from callgate.core.stored import StoredSession
 from callgate.core.stores import Store
+from callgate.core.task_sets import start_task
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.routes import records, tallies
@@ -117,14 +118,12 @@ async def _count_all(context: Context, since: float, span_s: float) -> tuple[Tal
     """The calls in the logs of all servers, and the servers that did not say theirs."""
     others = [*(await records.other_homes(context)).values()]
     query = urlencode({"since": repr(since), "span_s": repr(span_s)})
-    own, *answers = await asyncio.gather(
-        asyncio.to_thread(tallies.count_log, context.served.audit, since, span_s),
-        *(_ask(context, each, f"{TARGET}?{query}") for each in others),
-    )
+    counting = start_task(asyncio.to_thread(tallies.count_log, context.served.audit, since, span_s))
+    answers = await asyncio.gather(*(_ask(context, each, f"{TARGET}?{query}") for each in others))
     missing = [
         each.about.label for each, answer in zip(others, answers, strict=True) if answer is None
     ]
-    return tallies.add_up([own, *filter(None, answers)]), sorted(missing)
+    return tallies.add_up([await counting, *filter(None, answers)]), sorted(missing)
 
 
 async def _ask(context: Context, server: Server, target: str) -> Tally | None:
