@@ -46,7 +46,7 @@ from callgate.protocol.host_v1.workers import (
     WorkerContext,
 )
 from callgate.protocol.ndjson import Unsendable
-from callgate.sources.hosts.links import InvalidAnswer, Refused
+from callgate.sources.hosts.in_flight import InvalidAnswer, Refused
 from callgate.sources.workers.links import WorkerLink, WorkerLost
 from callgate.sources.workers.pools import WorkerPools
 
