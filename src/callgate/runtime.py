@@ -79,7 +79,7 @@ class Runtime:
     def all_tools(self, session: Session) -> list[tuple[Registered, str | None]]:
         """Every registered tool, and why the session does not see it."""
         registry = self.dispatcher.registry
-        return [(tool, registry.hidden_because(tool, session)) for tool in registry.of(session)]
+        return [(tool, registry.unusable_because(tool, session)) for tool in registry.of(session)]
 
     def find_tool(self, name: str, session: Session | None = None) -> Registered | None:
         """A tool of everyone, or one that the session was given; visible or not."""

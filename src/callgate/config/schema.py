@@ -193,6 +193,10 @@ class StoreTable(_Table, frozen=True):
     """In which the tables are; made if it is not there."""
     readers: Annotated[int, msgspec.Meta(ge=1, le=32)] = 2
     """Connections that only read. A server has two more: one writes, one listens."""
+    answer_timeout_s: Annotated[float, msgspec.Meta(ge=1, le=300)] = 10
+    """How long the database may take to answer before it counts as away; half of it is how long
+    one statement waits for a lock. One that takes connections and answers nothing is noticed by
+    writes after this and 5 seconds more, in which they try a new connection."""
 
     lost_after_minutes: Annotated[float, msgspec.Meta(ge=0, le=10_080)] = 15
     """How long a server that died is waited for: it alone knows how its last calls without effects

@@ -146,6 +146,8 @@ class SharedEntry(msgspec.Struct, frozen=True, kw_only=True):
     """As JSON; the store does not look inside."""
     version: int = 1
     """Grows with each change."""
+    put_by: str = ""
+    """The id of the op that set it, where that expected a version."""
 
     @property
     def key(self) -> tuple[str, str]:

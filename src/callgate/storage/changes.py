@@ -279,11 +279,19 @@ def _claim_outbox(op: ClaimOutbox, view: View) -> tuple[str, ...]:
 def _put_entry(op: PutEntry, view: View) -> EntryReceipt:
     known = view.get(SharedEntry, (op.kind, op.name))
     version = known.version if known is not None else 0
+    if known is not None and known.put_by == op.id:  # once more: its answer was lost
+        return EntryReceipt(True, known)
     if op.expected not in (None, version):
         return EntryReceipt(False, known)
     if known is not None and known.value == op.value:
         return EntryReceipt(True, known)
-    entry = SharedEntry(kind=op.kind, name=op.name, value=op.value, version=version + 1)
+    entry = SharedEntry(
+        kind=op.kind,
+        name=op.name,
+        value=op.value,
+        version=version + 1,
+        put_by="" if op.expected is None else op.id,
+    )
     view.put(entry)
     view.touch_entries(op.kind)
     return EntryReceipt(True, entry)

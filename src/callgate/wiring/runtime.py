@@ -91,6 +91,7 @@ class Wired:
             saving=None if self.sharing is None else self.sharing.saving,
         )
         self.dispatcher.confinement.placement = lambda: self.workers
+        self.dispatcher.registry.pool_refusal = lambda tool, pool: self.workers.refusal(tool, pool)
         self._disable_tools()
         conversations = Conversations(
             self.log, self.bus, self.roots, self.dispatcher.authority.flows.tell

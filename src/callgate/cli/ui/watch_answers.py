@@ -32,19 +32,21 @@ _CHOICES = {
     "": "[Enter] later",
 }
 _ANSWERS = {
-    "y": Answer(decision=Outcome.ALLOW, by=BY),
-    "t": Answer(decision=Outcome.ALLOW, scope=Scope.DESTINATION, by=BY),
-    "a": Answer(decision=Outcome.ALLOW, scope=Scope.SESSION, by=BY),
-    "n": Answer(decision=Outcome.DENY, by=BY),
-    "v": Answer(decision=Outcome.DENY, scope=Scope.SESSION, by=BY),
+    "y": Answer(decision=Outcome.ALLOW),
+    "t": Answer(decision=Outcome.ALLOW, scope=Scope.DESTINATION),
+    "a": Answer(decision=Outcome.ALLOW, scope=Scope.SESSION),
+    "n": Answer(decision=Outcome.DENY),
+    "v": Answer(decision=Outcome.DENY, scope=Scope.SESSION),
 }
 _ALLOWING = frozenset("yta")
 _REMEMBERED = frozenset("tav")
 
 
 class Answers:
-    def __init__(self, store: Store, tty: Tty) -> None:
+    def __init__(self, store: Store, tty: Tty, by: str = BY) -> None:
+        """`by`: the command, for the record."""
         self._store = store
+        self._by = by
         self._tty = tty
         self._paint = Paint(wants_colour(True, os.environ))
 
@@ -92,7 +94,7 @@ class Answers:
                 if not letter:
                     return None
                 if letter in choices:
-                    return _ANSWERS[letter]
+                    return msgspec.structs.replace(_ANSWERS[letter], by=self._by)
 
     async def _open(self, id: str) -> StoredConfirmation | None:
         try:
