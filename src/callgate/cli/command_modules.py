@@ -17,6 +17,8 @@ def command_function(name: str) -> Callable[[Namespace], int]:
     match name.split():
         case ["acp"]:
             from callgate.cli.editor import acp as module  # lazy: when it runs
+        case ["audit", "export"]:
+            from callgate.cli.commands import audit_export as module  # lazy: when it runs
         case ["audit", _]:
             from callgate.cli.commands import audit as module  # lazy: when it runs
         case ["call"]:
