@@ -59,6 +59,8 @@ def command_function(name: str) -> Callable[[Namespace], int]:
             from callgate.cli.mcp import serve as module  # lazy: when it runs
         case ["mcp", "wrap"]:
             from callgate.cli.mcp import wrap as module  # lazy: when it runs
+        case ["notify", _]:
+            from callgate.cli.commands import notify as module  # lazy: when it runs
         case ["parse"]:
             from callgate.cli.commands import parse as module  # lazy: when it runs
         case ["policy", "explain"]:

@@ -116,7 +116,7 @@ class Wired:
     def packs(self) -> Packs:
         """The packages of tools, once one is looked at."""
         packs = make_packs(
-            self.home, self.settings, self._bare_launcher, self.isolated, self.notices.append
+            self.home, self.settings, self.bare_launcher, self.isolated, self.notices.append
         )
         self._closers.append(packs.close)
         return packs
@@ -142,7 +142,7 @@ class Wired:
         if self._isolates is None:
             from callgate.sources.isolated import Isolates  # lazy: only for sync functions  # noqa: PLC0415
 
-            self._isolates = Isolates(self._bare_launcher)
+            self._isolates = Isolates(self.bare_launcher)
             self._closers.append(self._isolates.close)
         return self._isolates.of(factory)
 
@@ -154,7 +154,7 @@ class Wired:
         for environ in () if self.hosts is None else self.hosts.warm_environments():
             self.sandbox.warm(environ)
 
-    def _bare_launcher(self) -> Launcher:
+    def bare_launcher(self) -> Launcher:
         """For functions of the program itself: nothing is around them but their own process."""
         return self.sandbox.launcher(Enclosure(None), Session(workspace="/"))
 
