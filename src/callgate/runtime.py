@@ -67,6 +67,11 @@ class Runtime:
         self.fetch_artifacts: Callable[[str], Awaitable[None]] | None = None
         """Brings what the calls of a session put aside on other servers; None: there are none."""
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether the spans of callers are of interest: telemetry is on."""
+        return self.dispatcher.trace is not None
+
     def register(self, factory: ToolFactory) -> None:
         self.dispatcher.register(factory)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
 
@@ -31,6 +32,12 @@ class TraceContext(msgspec.Struct, frozen=True):
     @property
     def traceparent(self) -> str:
         return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
+
+    @property
+    def carrier(self) -> dict[str, Any]:
+        """As headers and `_meta` have it."""
+        state = {"tracestate": self.state} if self.state else {}
+        return {"traceparent": self.traceparent, **state}
 
 
 def parse_traceparent(text: object, state: object = None) -> TraceContext | None:
@@ -56,11 +63,22 @@ def span_id(call: str, part: str = "") -> str:
     return _hashed(f"{part} {call}", 8)
 
 
-def call_trace(call: str, parent: TraceContext | None, part: str = "run") -> TraceContext:
-    """What is given to whom a call starts or asks: a part of the call is the parent there."""
-    if parent is None:
-        return TraceContext(_hashed(call, 16), span_id(call, part))
-    return TraceContext(parent.trace_id, span_id(call, part), parent.flags, parent.state)
+def trace_id(call: str) -> str:
+    """Of a call whose caller has no trace: it begins one."""
+    return _hashed(call, 16)
+
+
+def call_trace(
+    call: str, parent: TraceContext | None, ratio: float = 1.0, part: str = "run"
+) -> TraceContext:
+    """What is given to whom a call starts or asks: a part of the call is the parent there.
+
+    `ratio`: of the traces that begin here, how many are sampled; by the id, as the SDK does it."""
+    if parent is not None:
+        return TraceContext(parent.trace_id, span_id(call, part), parent.flags, parent.state)
+    root = trace_id(call)
+    is_sampled = int(root[16:], 16) < round(ratio * (1 << 64))
+    return TraceContext(root, span_id(call, part), SAMPLED if is_sampled else 0)
 
 
 def _hashed(text: str, size: int) -> str:

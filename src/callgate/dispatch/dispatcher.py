@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -63,6 +63,13 @@ from callgate.dispatch.tools.registry import Registered, Registry
 from callgate.events.log import SessionLog
 from callgate.policy.decide import Decision
 from callgate.policy.rules import Outcome
+
+if TYPE_CHECKING:
+    from callgate.core.commands import Launcher
+    from callgate.core.traces import TraceContext
+
+    Trace = Callable[[ToolCall, Launcher | None], tuple[TraceContext, Launcher | None]]
+    """Gives a call the span of its run, and what it starts the same."""
 
 _log = logging.getLogger("callgate.dispatch")
 
@@ -113,6 +120,8 @@ class ToolDispatcher:
             authority.policies,
             lambda call, subject: judge(call, subject, authority),
         )
+        self.trace: Trace | None = None
+        """None: telemetry is off."""
         watch_opens()
 
     @property
@@ -173,8 +182,12 @@ class ToolDispatcher:
                 raise running.stop_error()
             around = subject.enclosure
             launcher = None if around is None else self.confinement.launcher(call, subject)
+            trace = None
+            if self.trace is not None:
+                trace, launcher = self.trace(call, launcher)
+            report = journal.published
             context = CallContext(
-                running, subject, journal.published, self.files, self.environments, launcher
+                running, subject, report, self.files, self.environments, launcher, trace
             )
             if tool.has_effects:
                 running.began = await journal.started(subject, running)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
@@ -30,6 +31,7 @@ from callgate.wiring.components import (
     make_dispatcher,
     make_packs,
     make_sharing,
+    make_tracing,
     make_workers,
     session_log,
     surroundings,
@@ -91,6 +93,8 @@ class Wired:
             saving=None if self.sharing is None else self.sharing.saving,
         )
         self.dispatcher.confinement.placement = lambda: self.workers
+        self.tracing = make_tracing(home, settings, self._audit, self.dispatcher)
+        """None: telemetry is off."""
         self._disable_tools()
         conversations = Conversations(self.log, self.bus, self.roots)
         self.runtime = Runtime(self.dispatcher, self.bus, conversations, self.settings_state)
@@ -197,6 +201,11 @@ class Wired:
         return AllProvidedTools(self.hosts, self.mcp)
 
     @property
+    def chain(self) -> str | None:
+        """The name of our chain in the audit log; None: nothing is recorded."""
+        return None if self._audit is None else self._audit.end[0]
+
+    @property
     def settings(self) -> Settings:
         return self.policies.settings
 
@@ -257,3 +266,5 @@ class Wired:
         await self.log.close()
         if self._audit is not None:
             self._audit.close(is_stored=self.log.is_settled)
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)

@@ -55,6 +55,8 @@ class Request(NamedTuple):
     carried: bool = False
     """Another server sends it, for its own client or for itself."""
     principal: str = LOCAL
+    traceparent: str = ""
+    tracestate: str = ""
 
 
 class Operation(NamedTuple):
@@ -120,6 +122,8 @@ async def read_request(operation: Operation, scope: Scope, receive: Receive) -> 
         raw=raw,
         carried=carried is not None,
         principal=LOCAL if carried is None else carried.principal,
+        traceparent=_header(scope, b"traceparent").decode("latin-1"),
+        tracestate=_header(scope, b"tracestate").decode("latin-1"),
     )
 
 
