@@ -225,6 +225,10 @@ class Runtime:
         that ends it."""
         return self._bus.listen(listener, session_id)
 
+    def is_recordable(self) -> bool:
+        """Whether calls with effects can be written down, so that they may run."""
+        return self.dispatcher.is_recordable()
+
     async def drain(self) -> None:
         """Take no more calls beside those of turns under way, and give back the sessions in which
         nothing happens. Another process may resume these at once."""

@@ -255,6 +255,16 @@ class ToolDispatcher:
         self.confinement.ensure(call, subject, decision)
         return subject, decision
 
+    def is_recordable(self) -> bool:
+        """Whether the audit log can be written."""
+        if self._records is None:
+            return True
+        try:
+            self._records.audit.ensure_open()
+        except OSError:
+            return False
+        return True
+
     def refuse(self, call: ToolCall, error: ToolError) -> ToolResult:
         """End a call that never gets onto the road, with the events and record of any other."""
         return Journal(call, self._sink, self._log, self._records).failed(error, Findings())

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from callgate.audit.forward import LogReplaced, end_of, read_parts
+from callgate.audit.forward import LogReplaced, Place, end_of, read_parts
 from callgate.audit.records import CallRecord
 from callgate.telemetry.labels import outcome, question_outcome, tool_label
 
@@ -43,11 +43,14 @@ class Histogram:
 
 
 class CallMetrics:
-    def __init__(self, log: str, chain: Callable[[], str | None]) -> None:
-        """`chain`: that of this process; None: it has written no line yet."""
+    def __init__(
+        self, log: str, chain: Callable[[], str | None], begin: Place | None = None
+    ) -> None:
+        """`chain`: that of this process; None: it has written no line yet. `begin`: where its
+        lines begin; None: where the log ends now."""
         self._path = log
         self._chain = chain
-        self._place = end_of(log)
+        self._place = begin or end_of(log)
         self._reading = threading.Lock()
         self._tools: set[str] = set()
         self._calls: Counter[Labels] = Counter()
