@@ -13,7 +13,7 @@ from callgate.core.ids import call_id
 from callgate.core.sessions import Session
 
 if TYPE_CHECKING:
-    from callgate.core.traces import TraceContext
+    from callgate.core.text.traces import TraceContext
 
 
 class CallerKind(StrEnum):

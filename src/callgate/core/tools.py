@@ -16,7 +16,7 @@ from callgate.core.environment import Environment, LocalEnvironment, WorkspaceFi
 from callgate.core.errors import ToolPermissionDenied
 
 if TYPE_CHECKING:
-    from callgate.core.traces import TraceContext
+    from callgate.core.text.traces import TraceContext
 
 _log = logging.getLogger("callgate.tool")
 

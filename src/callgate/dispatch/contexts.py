@@ -18,7 +18,7 @@ from callgate.dispatch.subjects import Subject
 from callgate.workspace.files import WorkspaceFileAPI
 
 if TYPE_CHECKING:
-    from callgate.core.traces import TraceContext
+    from callgate.core.text.traces import TraceContext
 
 
 class CallContext(ToolContext):

@@ -66,7 +66,7 @@ from callgate.policy.rules import Outcome
 
 if TYPE_CHECKING:
     from callgate.core.commands import Launcher
-    from callgate.core.traces import TraceContext
+    from callgate.core.text.traces import TraceContext
 
     Trace = Callable[[ToolCall, Launcher | None], tuple[TraceContext, Launcher | None]]
     """Gives a call the span of its run, and what it starts the same."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from callgate.audit.records import CallRecord, implied_end
-from callgate.core.traces import parse_traceparent
+from callgate.core.text.traces import parse_traceparent
 from callgate.core.version import __version__
 
 OCSF_VERSION = "1.8.0"

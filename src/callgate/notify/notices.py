@@ -84,7 +84,7 @@ class Notices:
                 continue
             version = 0 if entry is None else entry.version
             (receipt,) = await store.commit(_put(question.id, _Claim(now + CLAIM_S), version))
-            if receipt.applied:
+            if receipt.applied and receipt.entry is not None:
                 self._sending += 1
                 notice = self._notice(question, settings, now)
                 version = receipt.entry.version

@@ -17,6 +17,7 @@ from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import (
     NonRecordingSpan,
@@ -35,6 +36,7 @@ from callgate.telemetry.spans import Span, spans_of
 _SCOPE = "callgate"
 _OTLP = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 _SECONDS = [0.001, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 40.96]
+_SAMPLED = (Decision.RECORD_AND_SAMPLE,)
 _ERROR = {True: StatusCode.ERROR, False: StatusCode.UNSET}
 
 
@@ -133,7 +135,7 @@ class Pipeline:
         chosen = self._sampler.should_sample(
             parent, int(first.trace, 16), first.name, attributes=first.attributes
         )
-        return [self._made(span) for span in spans] if chosen.decision.is_sampled() else []
+        return [self._made(span) for span in spans] if chosen.decision in _SAMPLED else []
 
     def _made(self, span: Span) -> ReadableSpan:
         trace, flags = int(span.trace, 16), TraceFlags(TraceFlags.SAMPLED)

@@ -103,7 +103,7 @@ class CallMetrics:
             name = "callgate_question_wait_seconds"
             yield from _head(name, "How long questions waited", "histogram")
             yield from self._waits.lines(name, ())
-            dropped = {(): self._dropped}
+            dropped: dict[Labels, int] = {(): self._dropped}
             yield from _counter(
                 "callgate_uncounted_files_total", "Files of the log that went uncounted", dropped
             )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from callgate.audit.records import CallRecord
-from callgate.core.traces import SAMPLED, parse_traceparent, span_id, trace_id
+from callgate.core.text.traces import SAMPLED, parse_traceparent, span_id, trace_id
 from callgate.telemetry.labels import tool_label
 
 WAIT = "wait"

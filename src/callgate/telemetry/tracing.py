@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from callgate.core.traces import TraceContext, parse_traceparent
+from callgate.core.text.traces import TraceContext, parse_traceparent
 from callgate.telemetry.sender import Target, TelemetryThread
 
 _log = logging.getLogger("callgate.telemetry")

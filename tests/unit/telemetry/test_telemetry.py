@@ -18,7 +18,7 @@ from opentelemetry import trace as otel_trace
 from opentelemetry.sdk.trace import TracerProvider
 
 from callgate import Gate, ToolContext, tool
-from callgate.core.traces import call_trace, parse_traceparent, span_id
+from callgate.core.text.traces import call_trace, parse_traceparent, span_id
 from tests.otlp_receiver import Collector, ReceivedSpan, collecting
 from tests.unit.cli.running import callgate as run
 from tests.unit.gate.test_function_calls import count, no_clock
@@ -284,7 +284,7 @@ async def main():
         assert (await gate.call("look")).ok
 
 asyncio.run(main())
-print(sorted(name for name in sys.modules if "opentelemetry" in name or "telemetry" in name or name.endswith("core.traces")))
+print(sorted(name for name in sys.modules if "opentelemetry" in name or "telemetry" in name or name.endswith("core.text.traces")))
 """
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from callgate.core.calls import ToolCall
 from callgate.core.commands import Command, Launcher, OnOutput, Running
-from callgate.core.traces import TraceContext, call_trace
+from callgate.core.text.traces import TraceContext, call_trace
 
 
 class TracedLauncher(msgspec.Struct, frozen=True):

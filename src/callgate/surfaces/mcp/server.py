@@ -27,7 +27,7 @@ from callgate.core.errors import ToolError
 from callgate.core.events import COMPLETED, OUTPUT_DELTA, PROGRESS, Event
 from callgate.core.results import ToolResult
 from callgate.core.task_sets import TaskSet
-from callgate.core.traces import read_trace
+from callgate.core.text.traces import read_trace
 from callgate.core.version import __version__
 from callgate.runtime import Runtime
 from callgate.surfaces.mcp import logs, shapes, tasks

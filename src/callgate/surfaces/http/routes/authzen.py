@@ -24,6 +24,7 @@ from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import bad_request
 from callgate.surfaces.http.responses import HttpResponse, json_response
+from callgate.surfaces.http.routes.values import Directory
 
 EVALUATION = "/access/v1/evaluation"
 EVALUATIONS = "/access/v1/evaluations"
@@ -42,9 +43,20 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     properties: Properties = {}
 
 
+class CallProperties(msgspec.Struct, frozen=True, kw_only=True):
+    arguments: dict[str, Any] | UnsetType = UNSET
+    """Of the call."""
+
+
 class Action(msgspec.Struct, frozen=True, kw_only=True):
     name: Name
-    properties: Properties = {}
+    properties: CallProperties = CallProperties()
+
+
+class CallContext(CallProperties, frozen=True, kw_only=True):
+    workspace: Directory | UnsetType = UNSET
+    mode: Mode | UnsetType = UNSET
+    """The ceiling; a wider one than the instance has counts as that."""
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +69,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     subject: Subject
     action: Action
     resource: Resource
-    context: Properties = {}
+    context: CallContext = CallContext()
 
 
 class PartialEvaluation(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +78,7 @@ class PartialEvaluation(msgspec.Struct, frozen=True, kw_only=True):
     subject: Subject | UnsetType = UNSET
     action: Action | UnsetType = UNSET
     resource: Resource | UnsetType = UNSET
-    context: Properties | UnsetType = UNSET
+    context: CallContext | UnsetType = UNSET
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,14 +152,17 @@ def _evaluated(context: Context, asked: Evaluation) -> Evaluated:
         return _no("unknown_resource", f"Only tools are known, no {asked.resource.type!r}.")
     if asked.action.name not in _ACTIONS:
         return _no("unknown_action", f"A tool can be called, and no {asked.action.name!r}.")
-    arguments = asked.action.properties.get("arguments", asked.context.get("arguments", {}))
-    if not isinstance(arguments, dict):
-        raise bad_request("The arguments of a call are an object.")
+    about_call = asked.action.properties.arguments
+    arguments = asked.context.arguments if about_call is UNSET else about_call
+    where = asked.context.workspace
+    mode = asked.context.mode
     try:
-        session = context.sessions.fresh(_workspace(asked), _mode(asked))
+        session = context.sessions.fresh(
+            None if where is UNSET else where, None if mode is UNSET else mode
+        )
         call = ToolCall(
             tool=asked.resource.id,
-            arguments=arguments,
+            arguments={} if arguments is UNSET else arguments,
             session=session,
             caller=_caller(asked.subject.type),
             principal=asked.subject.id,
@@ -162,23 +177,6 @@ def _evaluated(context: Context, asked: Evaluation) -> Evaluated:
         "reason_user": {"en": decision.sentence},
     }
     return Evaluated(decision=allowed, context=about)
-
-
-def _workspace(asked: Evaluation) -> str | None:
-    workspace = asked.context.get("workspace")
-    if workspace is None:
-        return None
-    if not isinstance(workspace, str) or not workspace.startswith("/") or "\0" in workspace:
-        raise bad_request("The workspace is an absolute path.")
-    return workspace
-
-
-def _mode(asked: Evaluation) -> Mode | None:
-    mode = asked.context.get("mode")
-    try:
-        return None if mode is None else Mode(mode)
-    except ValueError:
-        raise bad_request(f"The mode is one of {', '.join(Mode)}.") from None
 
 
 def _caller(kind: str) -> CallerKind:

@@ -22,7 +22,7 @@ from callgate.core.stored import CallState as Stage
 from callgate.core.stored import ConfirmationState
 from callgate.core.stores import ConfirmationNotFound, Store
 from callgate.core.task_sets import start_task
-from callgate.core.traces import parse_traceparent
+from callgate.core.text.traces import parse_traceparent
 from callgate.core.turns import Pace
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
 from callgate.dispatch.permission.questions import closed, read_question
