@@ -4,7 +4,8 @@
                              |
                              +-- not taken: the same again, with growing waits
 
-It works a fraction of the time, so that calls have the processor; the log is its buffer. Whoever
+It works a fraction of the time while calls are made, so that they have the processor; the log is
+its buffer. Whoever
 ends gives the cursor to another process, or to the next one.
 """
 
@@ -25,8 +26,8 @@ from callgate.audit.forward import LogReplaced, Place, end_of, read_part
 from callgate.audit.records import CallRecord
 
 PART = 64 * 1024
-_IDLE_SHARE = 9
-"""For each second of work so many of rest, while more is to be done."""
+_IDLE_SHARE = 15
+"""For each second of work so many of rest, while calls are being made."""
 _LONGEST_WAIT_S = 60.0
 _CURSOR_EVERY_S = 2.0
 _log = logging.getLogger("callgate.telemetry")
@@ -92,9 +93,18 @@ class TelemetryThread:
         """Do something; how long to wait before the next time."""
         if self._cursor is None and not self._take_cursor():
             return _CURSOR_EVERY_S
-        began = time.monotonic()
+        began, size = time.monotonic(), self._size()
         wait_s = self._send_part()
-        return (time.monotonic() - began) * _IDLE_SHARE if wait_s is None else wait_s
+        if wait_s is not None:
+            return wait_s
+        is_busy = self._size() != size
+        return (time.monotonic() - began) * _IDLE_SHARE if is_busy else 0.0
+
+    def _size(self) -> int:
+        try:
+            return os.stat(self._path).st_size
+        except OSError:
+            return 0
 
     def _take_cursor(self) -> bool:
         with suppress(CursorHeld):
