@@ -51,11 +51,14 @@ class TelemetryThread:
         self._cursor_path = cursor
         self._open_target = open_target
         self._delay_s = delay_s
-        self._start = end_of(log)
+        self._start = self._place = end_of(log)
+        self._failures = 0
         self._cursor: Cursor | None = None
         self._target: Target | None = None
         self._stopping = threading.Event()
         self._deadline = float("inf")
+        if not os.path.exists(cursor):  # what comes from now on is sent though we are killed
+            self._take_cursor()
         self._thread = threading.Thread(target=self._run, name="callgate-telemetry", daemon=True)
 
     def start(self) -> None:

@@ -70,6 +70,17 @@ async def test_from_an_http_client(base: Path, collector: Collector) -> None:
     assert result["value"].startswith(f"00-{PARENT[0]}-{span_id(result['call_id'], 'run')}")
 
 
+async def test_from_a_command_line_through_an_instance(base: Path, collector: Collector) -> None:
+    async with callgate.serve([base / "ws"], home=base / "h", tools=[look]):
+        ran = await asyncio.to_thread(run, "call", "look", cwd=base / "ws", env={"TRACEPARENT": TRACE})
+        bad = await asyncio.to_thread(run, "call", "look", cwd=base / "ws", env={"TRACEPARENT": "x" * 9000})
+    assert (ran.code, bad.code) == (0, 0)
+    parents = {(each.trace, each.parent) for each in collector.spans if each.name.startswith("execute_tool")}
+    assert PARENT in parents
+    assert len(parents) == 2
+    assert ran.out.startswith(f"00-{PARENT[0]}-")
+
+
 async def test_what_is_no_trace_is_passed_over(base: Path, collector: Collector) -> None:
     async with callgate.serve([base / "ws"], home=base / "h", tools=[look], http="127.0.0.1:0") as instance:
         headers = {"authorization": f"Bearer {instance.token}", "traceparent": "00-zz"}
