@@ -58,7 +58,7 @@ class Timed(NamedTuple):
     processor_us: float
 
 
-def main(calls: int = 3_000) -> None:
+def main(calls: int = 10_000) -> None:
     with _collector() as url, tempfile.TemporaryDirectory() as directory:
         for case, endpoint in (("collector there", url), ("collector away", "http://127.0.0.1:9")):
             os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint

@@ -24,10 +24,15 @@ from msgspec import structs
 from callgate.audit.cursors import Cursor, CursorHeld, CursorUnreadable
 from callgate.audit.forward import LogReplaced, Place, end_of, read_part
 from callgate.audit.records import CallRecord
+from callgate.audit.segments import segment_path
 
 PART = 64 * 1024
-_IDLE_SHARE = 15
-"""For each second of work so many of rest, while calls are being made."""
+_IDLE_SHARE = 31
+"""For each second of work so many of rest, while calls are being made ..."""
+_HURRIED_SHARE = 3
+"""... and where it is far behind: the log keeps its lines for a while only."""
+_FAR = 16 * 1024 * 1024
+"""Bytes."""
 _LONGEST_WAIT_S = 60.0
 _CURSOR_EVERY_S = 2.0
 _log = logging.getLogger("callgate.telemetry")
@@ -100,8 +105,14 @@ class TelemetryThread:
         wait_s = self._send_part()
         if wait_s is not None:
             return wait_s
-        is_busy = self._size() != size
-        return (time.monotonic() - began) * _IDLE_SHARE if is_busy else 0.0
+        if self._size() == size:  # no call ends meanwhile
+            return 0.0
+        share = _HURRIED_SHARE if self._is_far_behind() else _IDLE_SHARE
+        return (time.monotonic() - began) * share
+
+    def _is_far_behind(self) -> bool:
+        in_closed_file = os.path.exists(segment_path(self._path, self._place.file))
+        return in_closed_file or self._size() - self._place.offset > _FAR
 
     def _size(self) -> int:
         try:
