@@ -16,7 +16,7 @@ import msgspec
 
 from callgate.config.schema import NoticeTarget
 from callgate.core.commands import Command, Launcher
-from callgate.http_client.clients import is_loopback, open_client
+from callgate.http_client.clients import is_loopback, open_client, post
 from callgate.notify import messages
 from callgate.notify.messages import Notice
 from callgate.sandbox.launch import without_secrets_keys
@@ -63,12 +63,12 @@ async def _post(body: dict[str, Any], target: NoticeTarget) -> None:
         headers["authorization"] = f"Bearer {_secret(target.token_env)}"
     try:
         async with open_client(url, silent_s=LIMIT_S) as client:
-            response = await client.post(url, content=msgspec.json.encode(body), headers=headers)
+            status, _ = await post(client, url, msgspec.json.encode(body), headers)
     except httpx2.HTTPError as error:
         raise NotSent(f"does not answer ({type(error).__name__})") from None
-    if not response.is_success:
-        final = 400 <= response.status_code < 500 and response.status_code not in (408, 425, 429)
-        raise NotSent(f"answered {response.status_code}", is_final=final)
+    if not 200 <= status < 300:
+        final = 400 <= status < 500 and status not in (408, 425, 429)
+        raise NotSent(f"answered {status}", is_final=final)
 
 
 def _mail(notice: Notice, target: NoticeTarget) -> None:

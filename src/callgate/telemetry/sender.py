@@ -35,7 +35,13 @@ _FAR = 16 * 1024 * 1024
 """Bytes."""
 _LONGEST_WAIT_S = 60.0
 _CURSOR_EVERY_S = 2.0
+_MOST_DEFECTS = 5
+"""Attempts with records of which no spans can be made."""
 _log = logging.getLogger("callgate.telemetry")
+
+
+class TelemetryUnusable(Exception):
+    """Why nothing can be sent, ever."""
 
 
 class Target(Protocol):
@@ -91,6 +97,8 @@ class TelemetryThread:
                     break
             if self._target is not None:
                 self._target.close(max(0.1, self._deadline - time.monotonic()))
+        except TelemetryUnusable as error:
+            _log.error("no telemetry is sent: %s", error)
         except Exception:  # of the SDK, or a defect of ours: no call knows of it
             _log.exception("telemetry has ended")
         finally:
@@ -155,16 +163,27 @@ class TelemetryThread:
         if records:
             if self._target is None:
                 self._target = self._open_target()
-            if not self._target.export(records):
+            if not self._export(self._target, records):
                 self._failures += 1
                 if self._failures == 1:
                     _log.warning("the collector takes no spans; they are sent later")
-                return min(2.0**self._failures, _LONGEST_WAIT_S)
-            self._target.count(records)
+                return float(min(2**self._failures, _LONGEST_WAIT_S))
             self._failures = 0
         if part.place != self._place:
             self._advance(part.place)
         return self._delay_s if part.is_end else None
+
+    def _export(self, target: Target, records: list[CallRecord]) -> bool:
+        try:
+            if not target.export(records):
+                return False
+            target.count(records)
+        except Exception:  # of the SDK, which is to take anything
+            if self._failures < _MOST_DEFECTS:
+                _log.exception("the spans of %d calls could not be made", len(records))
+                return False
+            _log.error("the spans of %d calls are left out", len(records))
+        return True
 
     def _advance(self, place: Place) -> None:
         assert self._cursor is not None

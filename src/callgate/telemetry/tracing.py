@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 
 from callgate.core.text.traces import TraceContext, parse_traceparent
-from callgate.telemetry.sender import Target, TelemetryThread
+from callgate.telemetry.sender import Target, TelemetryThread, TelemetryUnusable
 
 _log = logging.getLogger("callgate.telemetry")
 _BSP_DELAY_MS = 5_000.0
@@ -24,9 +24,12 @@ class Tracing:
         self._thread.start()
 
     def _open(self) -> Target:
-        from callgate.telemetry.pipeline import Pipeline  # lazy: it loads the SDK  # noqa: PLC0415
+        from callgate.telemetry.pipeline import Pipeline, UnknownExporter  # lazy: it loads the SDK  # noqa: PLC0415
 
-        return Pipeline(with_arguments=self._with_arguments)
+        try:
+            return Pipeline(with_arguments=self._with_arguments)
+        except UnknownExporter as error:
+            raise TelemetryUnusable(str(error)) from None
 
     def current(self) -> TraceContext | None:
         """The span in which the program makes a call: its own, or that of whoever started it."""

@@ -157,6 +157,14 @@ def test_a_cursor_of_another_log_is_refused(log: Path, ws: Path) -> None:
         assert "another log" in export(ws, "--to", sink.url, code=1).err
 
 
+def test_the_log_itself_is_no_target(log: Path, ws: Path) -> None:
+    before = log.read_bytes()
+    (ws / "link").symlink_to(log)
+    for target in (str(log), "link", str(log.parent / "new")):
+        export(ws, "-o", target, code=2)
+    assert log.read_bytes() == before
+
+
 def wait_for_lines(path: Path, count: int) -> None:
     until = time.monotonic() + 30
     while not path.exists() or path.read_bytes().count(b"\n") < count:

@@ -318,6 +318,17 @@ async def test_without_the_extra_calls_run_and_the_log_says_so(
     assert "callgate[otel]" in caplog.text
 
 
+async def test_an_exporter_that_is_not_installed_is_said_and_stops_no_call(
+    collector: Collector, ws: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "pigeon")
+    with caplog.at_level(logging.ERROR):
+        async with Gate(ws, [look]) as gate:
+            assert (await gate.call("look", {"text": "x"})).ok
+    assert "no telemetry is sent" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -24,6 +24,7 @@ from callgate.export.sinks.files import FileSink, StreamSink
 from callgate.export.sinks.http_sink import HttpSink
 from callgate.export.sinks.sink import Sink, SinkRefused, SinkUnavailable
 from callgate.export.sinks.syslog import SyslogSink, parse_syslog
+from callgate.policy.rules import is_within
 
 _RETRY_S = 60.0
 
@@ -138,6 +139,7 @@ def _cursor(options: Namespace) -> Cursor | None:
 
 def _sink(options: Namespace, encoding: Encoding, token: str | None, cursor: Cursor | None) -> Sink:
     if options.output is not None:
+        _ensure_outside_home(options.output)
         known = Positions() if cursor is None else cursor.positions
         written = None if cursor is None else (known.output_inode, known.output_size)
         return FileSink(options.output, encoding.head, written)
@@ -149,6 +151,13 @@ def _sink(options: Namespace, encoding: Encoding, token: str | None, cursor: Cur
         return HttpSink(options.to, encoding, token)
     except ValueError as error:
         raise CliError(f"--to: {error}") from None
+
+
+def _ensure_outside_home(path: str) -> None:
+    """Nothing of ours is written over, least of all the log itself."""
+    home = os.path.realpath(Home.from_environment().path)
+    if is_within(os.path.realpath(path), home):
+        raise CliError(f"-o: {path} lies in {home}, where callgate keeps its own files")
 
 
 def _write_stdout(data: bytes) -> None:

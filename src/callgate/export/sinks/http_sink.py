@@ -6,6 +6,7 @@ connection that others can read.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -14,10 +15,12 @@ import httpx2
 from callgate.core.version import __version__
 from callgate.export.formats import Encoding, Row
 from callgate.export.sinks.sink import SinkRefused, SinkUnavailable, TooLarge
-from callgate.http_client.clients import is_loopback, is_untrusted, open_client
+from callgate.http_client.clients import is_loopback, is_untrusted, open_client, post
 from callgate.http_client.retries import retry_after
 
 SILENT_S = 30.0
+_LIMIT_S = 60.0
+"""Of one request."""
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LONGEST_WAIT_S = 300.0
 
@@ -49,21 +52,23 @@ class HttpSink:
         body = b"".join(line + b"\n" for line in (*head, *(row.line for row in rows)))
         key = f"{rows[0].id}-{rows[-1].id}-{len(rows)}"
         try:
-            response = await self._client.post(
-                self._url, content=body, headers={**self._headers, "idempotency-key": key}
-            )
+            async with asyncio.timeout(_LIMIT_S):
+                headers = {**self._headers, "idempotency-key": key}
+                status, answered = await post(self._client, self._url, body, headers)
+        except TimeoutError:
+            raise SinkUnavailable(f"{self._url.host} takes too long") from None
         except httpx2.HTTPError as error:
             if is_untrusted(error):
                 raise SinkRefused(f"the certificate of {self._url.host} is not trusted") from None
             problem = str(error) or type(error).__name__
             raise SinkUnavailable(f"{self._url.host} does not answer: {problem}") from None
-        if response.is_success:
+        if 200 <= status < 300:
             return
-        problem = f"{self._url.host} answered {response.status_code}"
-        if response.status_code in _LATER:
-            wait = retry_after(response.headers, datetime.now(UTC))
+        problem = f"{self._url.host} answered {status}"
+        if status in _LATER:
+            wait = retry_after(answered, datetime.now(UTC))
             raise SinkUnavailable(problem, None if wait is None else min(wait, _LONGEST_WAIT_S))
-        if response.status_code == httpx2.codes.REQUEST_ENTITY_TOO_LARGE:
+        if status == httpx2.codes.REQUEST_ENTITY_TOO_LARGE:
             raise TooLarge(problem)
         raise SinkRefused(problem)
 
