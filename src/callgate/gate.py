@@ -96,6 +96,7 @@ class Gate:
         resolved_home = Home.from_environment() if home is None else Home.at(os.fspath(home))
         self._wired = Wired(resolved_home)
         self.runtime = self._wired.runtime
+        self._tracing = self._wired.tracing
         self.session = self._wired.session(
             "." if workspace is None else os.fspath(workspace),
             None if mode is None else Mode(mode),
@@ -219,6 +220,7 @@ class Gate:
                 caller=CallerKind.LIBRARY,
                 turn_id=self.session.turn_id,
                 timeout_s=timeout_s,
+                trace=None if self._tracing is None else self._tracing.current(),
             )
         )
 
@@ -277,6 +279,7 @@ class Gate:
             session=self.session,
             caller=CallerKind.LIBRARY,
             turn_id=self.session.turn_id,
+            trace=None if self._tracing is None else self._tracing.current(),
         )
 
 

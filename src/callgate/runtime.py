@@ -69,6 +69,11 @@ class Runtime:
         self.fetch_artifacts: Callable[[str], Awaitable[None]] | None = None
         """Brings what the calls of a session put aside on other servers; None: there are none."""
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether the spans of callers are of interest: telemetry is on."""
+        return self.dispatcher.trace is not None
+
     def register(self, factory: ToolFactory) -> None:
         self.dispatcher.register(factory)
 
@@ -250,6 +255,10 @@ class Runtime:
         """Call a function at each event of this process, or of one session; returns the function
         that ends it."""
         return self._bus.listen(listener, session_id)
+
+    def is_recordable(self) -> bool:
+        """Whether calls with effects can be written down, so that they may run."""
+        return self.dispatcher.is_recordable()
 
     async def drain(self) -> None:
         """Take no more calls beside those of turns under way, and give back the sessions in which

@@ -26,7 +26,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "work": ("chat", "run", "tools", "call", "preview", "undo", "parse"),
     "permissions": ("policy", "trust", "confirmations"),
     "records": ("watch", "audit", "events", "sessions", "prune", "store"),
-    "setup": ("init", "doctor", "keys", "auth", "completion"),
+    "setup": ("init", "doctor", "keys", "auth", "notify", "completion"),
     "sources": ("host", "hosts", "mcp"),
     "knowledge": ("skills", "memory"),
     "instances": (
@@ -51,7 +51,7 @@ VERBOSE_THEMSELVES = ("call", "acp")
 """Commands whose own -v says more than who answered."""
 _LOCAL = frozenset(
     ("init", "keys", "auth", "completion", "parse", "trust", "host", "skills", "memory", "worker",
-     "policy export", "policy import")
+     "policy export", "policy import", "notify")
 )  # fmt: skip
 """Commands, or first words of several."""
 _HELP = ("-h", "--help")

@@ -17,6 +17,8 @@ def command_function(name: str) -> Callable[[Namespace], int]:
     match name.split():
         case ["acp"]:
             from callgate.cli.editor import acp as module  # lazy: when it runs
+        case ["audit", "export"]:
+            from callgate.cli.commands import audit_export as module  # lazy: when it runs
         case ["audit", _]:
             from callgate.cli.commands import audit as module  # lazy: when it runs
         case ["call"]:
@@ -57,6 +59,8 @@ def command_function(name: str) -> Callable[[Namespace], int]:
             from callgate.cli.mcp import serve as module  # lazy: when it runs
         case ["mcp", "wrap"]:
             from callgate.cli.mcp import wrap as module  # lazy: when it runs
+        case ["notify", _]:
+            from callgate.cli.commands import notify as module  # lazy: when it runs
         case ["parse"]:
             from callgate.cli.commands import parse as module  # lazy: when it runs
         case ["policy", "explain"]:

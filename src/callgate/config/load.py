@@ -115,6 +115,12 @@ def _user(home: Home, settings: Settings, file: _File) -> tuple[Settings, Policy
     if isinstance(settings.acp.mcp.network, list):
         _hosts(settings.acp.mcp.network, file, ("acp", "mcp", "network"))
     _check_web(settings.web, file)
+    for name, target in settings.notify.targets.items():
+        if (problem := target.problem()) is not None:
+            where = ("notify", "targets", name, problem[0])
+            raise file.error(where, f"{'.'.join(where)}: {problem[1]}")
+    if settings.notify.link is not None:
+        _check_address(settings.notify.link, file, ("notify", "link"))
     _check_secrets(settings, file)
     if settings.documents.embeddings is not None:
         _check_address(
@@ -207,7 +213,7 @@ def _check_web(table: WebTable, file: _File) -> None:
 
 def _check_secrets(settings: Settings, file: _File) -> None:
     """The key of `[secrets]` is sent to nobody, and no process is given it."""
-    for name in ("hosts", "mcp", "models", "packs", "google", "web", "documents"):
+    for name in ("hosts", "mcp", "models", "packs", "google", "web", "documents", "notify"):
         tables = msgspec.to_builtins(getattr(settings, name), enc_hook=repr)
         if any(SECRETS_PREFIX in text for text in _texts(tables)):
             raise file.error(

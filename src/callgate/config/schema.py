@@ -20,6 +20,7 @@ HostName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
 PackName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
 ModelName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}\Z")]
 SecretsVariable = Annotated[str, msgspec.Meta(pattern=r"^CALLGATE_SECRETS_[A-Z0-9_]{1,64}\Z")]
+TargetName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}\Z")]
 Limit = Annotated[int, msgspec.Meta(ge=0)] | Literal["none"]
 Amount = Annotated[int, msgspec.Meta(ge=0)]
 Days = Annotated[float, msgspec.Meta(ge=0, le=36_500)]
@@ -390,6 +391,79 @@ class PacksTable(_Table, frozen=True):
     """What a package is told, by its name."""
 
 
+class NoticeTarget(_Table, frozen=True):
+    """`[notify.targets.NAME]`: somewhere to send notices."""
+
+    kind: Literal["webhook", "slack", "teams", "email", "command"]
+    """`webhook`: plain JSON; `slack`, `teams`: what the incoming webhooks of these take."""
+    url: str | None = None
+    """Of a webhook."""
+    url_env: str | None = None
+    """The variable that has it, where the address itself is a secret, as Slack's and Teams' are."""
+    token_env: str | None = None
+    """The variable with a bearer token for a webhook."""
+    command: list[str] = []
+    """A program and its arguments. It gets the notice as JSON on stdin, and has ten seconds."""
+    host: str | None = None
+    """Of the mail server."""
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)] | None = None
+    """Default: 587, 465 with `tls`, 25 with `none`."""
+    security: Literal["starttls", "tls", "none"] = "starttls"
+    """Of the connection to the mail server; `none` sends no password."""
+    user: str | None = None
+    """The name at the mail server."""
+    password_env: str | None = None
+    """The variable with the password."""
+    sender: str | None = None
+    """The address that a mail comes from."""
+    to: list[str] = []
+    """The addresses that it goes to."""
+
+    def problem(self) -> tuple[str, str] | None:
+        """The key that is wrong, and why."""
+        is_http = self.kind in ("webhook", "slack", "teams")
+        if is_http and (self.url is None) == (self.url_env is None):
+            return "url", "exactly one of url and url_env is needed"
+        if self.url is not None and not self.url.startswith(("http://", "https://")):
+            return "url", "must be http://HOST or https://HOST"
+        if self.kind == "command" and not (self.command and self.command[0]):
+            return "command", "names no program"
+        if self.kind == "email":
+            if not self.host:
+                return "host", "is needed for e-mail"
+            if not self.sender or not self.to:
+                return "to", "sender and to are needed for e-mail"
+            if not all("@" in each and each.isprintable() for each in (self.sender, *self.to)):
+                return "to", "is no list of mail addresses"
+            if self.security == "none" and self.password_env is not None:
+                return "password_env", "a password is not sent without tls"
+        return None
+
+
+class NotifyTable(_Table, frozen=True):
+    """`[notify]`: who is told of a question that nobody has answered yet. An instance does it."""
+
+    after_seconds: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 60.0
+    """How long a question waits before a notice of it is sent, once."""
+    details: bool = False
+    """Whether a notice has the redacted summary of the arguments, and the workspace."""
+    link: str | None = None
+    """Where people find the dashboard; default: `[instance] public_url`, or the instance itself."""
+    targets: dict[TargetName, NoticeTarget] = {}
+
+
+class TelemetryTable(_Table, frozen=True):
+    """`[telemetry]`: spans and metrics of calls, for an OpenTelemetry collector. It needs the extra
+    `otel`. Where they go, and how, the usual `OTEL_*` variables say."""
+
+    enabled: bool = False
+    """Whether spans and metrics are sent."""
+    arguments: bool = False
+    """Whether spans have the redacted summary of the arguments."""
+    flush_seconds: Annotated[float, msgspec.Meta(ge=0, le=60)] = 2.0
+    """How long the end of a process may take to send what is left. The rest is sent by the next."""
+
+
 class Settings(_Table, frozen=True):
     mode: Mode = Mode.ASK
     """The ceiling of what may run, where a command or a client names no other."""
@@ -411,6 +485,8 @@ class Settings(_Table, frozen=True):
     agent: AgentTable = AgentTable()
     acp: AcpTable = AcpTable()
     permissions: PermissionsTable = PermissionsTable()
+    notify: NotifyTable = NotifyTable()
+    telemetry: TelemetryTable = TelemetryTable()
     packs: PacksTable = PacksTable()
     google: GoogleTable = GoogleTable()
     web: WebTable = WebTable()

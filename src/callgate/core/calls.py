@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from callgate.core.clients import Client
 from callgate.core.ids import call_id
 from callgate.core.sessions import Session
+
+if TYPE_CHECKING:
+    from callgate.core.text.traces import TraceContext
 
 
 class CallerKind(StrEnum):
@@ -55,6 +58,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """Who makes it, a person or service; `local` is the user of this home."""
     client: Client | None = None
     """Who makes it, as the surface found it; None: the client of the session."""
+    trace: TraceContext | None = None
+    """The span of its caller, where telemetry is on."""
 
     @property
     def shown_id(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -14,6 +14,9 @@ from callgate.core.content import ContentBlock, FileDiff, Label, NativeResult
 from callgate.core.effects import Capability, SideEffects, derive
 from callgate.core.environment import Environment, LocalEnvironment, WorkspaceFiles
 from callgate.core.errors import ToolPermissionDenied
+
+if TYPE_CHECKING:
+    from callgate.core.text.traces import TraceContext
 
 _log = logging.getLogger("callgate.tool")
 
@@ -123,6 +126,7 @@ class ToolContext:
         "scope",
         "session_id",
         "tool_use_id",
+        "trace",
         "turn_id",
         "workspace_path",
     )
@@ -147,6 +151,8 @@ class ToolContext:
         """What the caller says of where it is, such as a tab of an editor: a hint, no proof."""
         self.turn_id = turn_id
         self.tool_use_id = tool_use_id
+        self.trace: TraceContext | None = None
+        """The span of this execution, where telemetry is on."""
         self.workspace_path = workspace_path
         self._cancel_event = cancel_event
         self._logger = logger
@@ -208,6 +214,11 @@ class ToolContext:
                 "Nothing here may start a command.", reason="sandbox_unavailable"
             )
         return self._launcher
+
+    @property
+    def traceparent(self) -> str | None:
+        """For whatever the tool asks or starts; None where telemetry is off."""
+        return None if self.trace is None else self.trace.traceparent
 
     @property
     def may_write(self) -> bool:

@@ -193,6 +193,8 @@ def audit_line(call: ToolCall, findings: Findings, end: CallEnd, key: bytes) -> 
     line.scope = call.scope
     line.called = end.called
     line.tool_use_id = call.tool_use_id
+    if call.trace is not None:
+        line.trace = call.trace.traceparent
     if tool is not None:
         line.source = tool.definition.source
         line.capabilities = tool.capability_names

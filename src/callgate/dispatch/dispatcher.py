@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -64,6 +64,13 @@ from callgate.dispatch.tools.registry import Registered, Registry
 from callgate.events.log import SessionLog
 from callgate.policy.decide import Decision
 from callgate.policy.rules import GuardSettings, Outcome
+
+if TYPE_CHECKING:
+    from callgate.core.commands import Launcher
+    from callgate.core.text.traces import TraceContext
+
+    Trace = Callable[[ToolCall, Launcher | None], tuple[TraceContext, Launcher | None]]
+    """Gives a call the span of its run, and what it starts the same."""
 
 _log = logging.getLogger("callgate.dispatch")
 
@@ -116,6 +123,8 @@ class ToolDispatcher:
             authority.policies,
             lambda call, subject: judge(call, subject, authority),
         )
+        self.trace: Trace | None = None
+        """None: telemetry is off."""
         watch_opens()
 
     @property
@@ -185,8 +194,12 @@ class ToolDispatcher:
                 raise running.stop_error()
             around = subject.enclosure
             launcher = None if around is None else self.confinement.launcher(call, subject)
+            trace = None
+            if self.trace is not None:
+                trace, launcher = self.trace(call, launcher)
+            report = journal.published
             context = CallContext(
-                running, subject, journal.published, self.files, self.environments, launcher
+                running, subject, report, self.files, self.environments, launcher, trace
             )
             if tool.has_effects:
                 running.began = await journal.started(subject, decision, running)
@@ -262,6 +275,16 @@ class ToolDispatcher:
         decision = judge(call, subject, self.authority)
         self.confinement.ensure(call, subject, decision)
         return subject, decision
+
+    def is_recordable(self) -> bool:
+        """Whether the audit log can be written."""
+        if self._records is None:
+            return True
+        try:
+            self._records.audit.ensure_open()
+        except OSError:
+            return False
+        return True
 
     def refuse(self, call: ToolCall, error: ToolError) -> ToolResult:
         """End a call that never gets onto the road, with the events and record of any other."""

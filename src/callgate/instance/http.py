@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from functools import partial
 
+from callgate.audit.forward import end_of
 from callgate.core.sessions import Mode
 from callgate.instance.directories import ServedDirectories
 from callgate.instance.errors import CannotServe
@@ -83,6 +84,8 @@ def open_http(
         ),
         draining=draining,
         workers=lambda: wired.workers,
+        chain=lambda: wired.chain,
+        counted_from=end_of(home.audit),
     )
     return LazyHttpServer(listening, dependencies), access
 

@@ -34,6 +34,7 @@ from callgate.instance.listeners import Endpoints, listen_local
 from callgate.instance.log_file import LOG, rotate
 from callgate.instance.maintenance import LOOK_EVERY_S, Maintenance
 from callgate.instance.memory_release import Memory
+from callgate.instance.question_notices import QuestionNotices
 from callgate.instance.usage import Usage
 from callgate.policy.rules import is_within
 from callgate.surfaces.draining import Draining
@@ -217,8 +218,13 @@ class Instance:
             closing.callback(start_task(self._preload_secrets()).cancel)
         if isinstance(self._access, SharedAccess):
             closing.callback(start_task(self._access.follow()).cancel)
+        notices = QuestionNotices(self._wired, self._page_url)
+        closing.callback(start_task(notices.run()).cancel)
         pruning = IdlePruning(self.runtime, self._wired.home, self._sound_settings)
         closing.callback(start_task(pruning.run()).cancel)
+
+    def _page_url(self) -> str | None:
+        return None if self._http is None else self._http.page_url
 
     async def _preload_secrets(self) -> None:
         """Have the secrets of the shared store at hand: no reader in the event loop waits."""

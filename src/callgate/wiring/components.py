@@ -59,6 +59,7 @@ if TYPE_CHECKING:  # loaded with the first of their tools
     from callgate.sources.packs.packs import Packs
     from callgate.sources.packs.values import Embedder
     from callgate.sources.workers.placing import PooledCalls
+    from callgate.telemetry.tracing import Tracing
     from callgate.tools.tables import EmbeddingsTable
     from callgate.wiring.sharing import Sharing
     from callgate.workspace.undo.history import History
@@ -221,6 +222,32 @@ def audit_log(home: Home, settings: Settings, shared: SharedStore | None = None)
         journals=home.processes,
         owner=owner_id() if shared is None else shared.owner_id(),
     )
+
+
+def make_tracing(
+    home: Home, settings: Settings, audit: AuditLog | None, dispatcher: ToolDispatcher
+) -> Tracing | None:
+    """Telemetry, where the settings have it on and calls are recorded."""
+    if not settings.telemetry.enabled or audit is None:
+        return None
+    from importlib.util import find_spec  # lazy: most homes have none  # noqa: PLC0415
+
+    from callgate.dispatch.commands.traced_launchers import trace_call  # lazy: as above  # noqa: PLC0415
+    from callgate.telemetry.tracing import Tracing, is_disabled  # lazy: as above  # noqa: PLC0415
+
+    if is_disabled(os.environ):
+        return None
+    if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
+        _log.error("telemetry is on and cannot be sent: install callgate[otel]")
+        return None
+    tracing = Tracing(
+        home.audit,
+        os.path.join(home.path, "exports", "telemetry.json"),
+        with_arguments=settings.telemetry.arguments,
+        flush_s=settings.telemetry.flush_seconds,
+    )
+    dispatcher.trace = partial(trace_call, tracing.ratio)
+    return tracing
 
 
 def surroundings(home: Home, settings: Settings) -> Surroundings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
@@ -30,6 +31,7 @@ from callgate.wiring.components import (
     make_dispatcher,
     make_packs,
     make_sharing,
+    make_tracing,
     make_workers,
     session_log,
     surroundings,
@@ -92,6 +94,8 @@ class Wired:
         )
         self.dispatcher.confinement.placement = lambda: self.workers
         self.dispatcher.registry.pool_refusal = lambda tool, pool: self.workers.refusal(tool, pool)
+        self.tracing = make_tracing(home, settings, self._audit, self.dispatcher)
+        """None: telemetry is off."""
         self._disable_tools()
         conversations = Conversations(
             self.log, self.bus, self.roots, self.dispatcher.authority.flows.tell
@@ -119,7 +123,7 @@ class Wired:
     def packs(self) -> Packs:
         """The packages of tools, once one is looked at."""
         packs = make_packs(
-            self.home, self.settings, self._bare_launcher, self.isolated, self.notices.append
+            self.home, self.settings, self.bare_launcher, self.isolated, self.notices.append
         )
         self._closers.append(packs.close)
         return packs
@@ -145,7 +149,7 @@ class Wired:
         if self._isolates is None:
             from callgate.sources.isolated import Isolates  # lazy: only for sync functions  # noqa: PLC0415
 
-            self._isolates = Isolates(self._bare_launcher)
+            self._isolates = Isolates(self.bare_launcher)
             self._closers.append(self._isolates.close)
         return self._isolates.of(factory)
 
@@ -157,7 +161,7 @@ class Wired:
         for environ in () if self.hosts is None else self.hosts.warm_environments():
             self.sandbox.warm(environ)
 
-    def _bare_launcher(self) -> Launcher:
+    def bare_launcher(self) -> Launcher:
         """For functions of the program itself: nothing is around them but their own process."""
         return self.sandbox.launcher(Enclosure(None), Session(workspace="/"))
 
@@ -198,6 +202,11 @@ class Wired:
         from callgate.sources.provider_tools import AllProvidedTools  # lazy: most homes have none  # noqa: PLC0415
 
         return AllProvidedTools(self.hosts, self.mcp)
+
+    @property
+    def chain(self) -> str | None:
+        """The name of our chain in the audit log; None: nothing is recorded."""
+        return None if self._audit is None else self._audit.end[0]
 
     @property
     def settings(self) -> Settings:
@@ -260,3 +269,5 @@ class Wired:
         await self.log.close()
         if self._audit is not None:
             self._audit.close(is_stored=self.log.is_settled)
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)

@@ -76,6 +76,8 @@ class ClientInfo(_Part, frozen=True, kw_only=True):
     """Read and never used: the server gives each connection its own."""
     space_id: Hint | None = None
     tab_id: Hint | None = None
+    traceparent: Hint | None = None
+    """The span of the caller, as W3C Trace Context writes it."""
 
 
 class ToolCall(_Frame, frozen=True, kw_only=True, tag="tool_call"):

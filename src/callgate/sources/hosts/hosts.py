@@ -186,6 +186,9 @@ class Host:
                     arguments=arguments,
                     state=self._state(session),
                     context=_call_context(context) if link.reaches_back else msgspec.UNSET,
+                    traceparent=msgspec.UNSET
+                    if context.trace is None
+                    else context.trace.traceparent,
                 )
                 with watch(link):
                     id, outcome = link.ask(params, on_event, on_ask)

@@ -22,10 +22,12 @@ from callgate.surfaces.http.problems import not_found
 from callgate.surfaces.http.responses import problem_response, respond
 from callgate.surfaces.http.routes import (
     audit,
+    authzen,
     calls,
     confirmations,
     hosts,
     instance,
+    metrics,
     policy,
     saved_rules,
     servers,
@@ -51,6 +53,8 @@ _RESOURCES: tuple[Operation, ...] = (
     *audit.OPERATIONS,
     *stats.OPERATIONS,
     *policy.OPERATIONS,
+    *authzen.OPERATIONS,
+    *metrics.OPERATIONS,
     *saved_rules.OPERATIONS,
     *suggestions.OPERATIONS,
     *hosts.OPERATIONS,

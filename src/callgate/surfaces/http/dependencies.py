@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from callgate.audit.forward import Place
 from callgate.core.sessions import Mode, Session
 from callgate.protocol.socket_v1.frames import HostEntry
 from callgate.runtime import Runtime
@@ -87,3 +88,7 @@ class Dependencies(NamedTuple):
     """Shared with other surfaces, too."""
     workers: Callable[[], PooledCalls] | None = None
     """Remote workers; None: none are taken here."""
+    chain: Callable[[], str | None] = lambda: None
+    """That of this process in the audit log, whose calls are counted."""
+    counted_from: Place | None = None
+    """Where in the log they begin; None: where it ends when the first visitor comes."""

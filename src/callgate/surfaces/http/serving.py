@@ -20,6 +20,7 @@ from callgate.surfaces.http.servers.carrying import Carrier
 from callgate.surfaces.http.stream.fanout import Fanout
 from callgate.surfaces.http.stream.remote_deltas import RemoteDeltas
 from callgate.surfaces.live_sessions import LiveSessions
+from callgate.telemetry.prometheus import CallMetrics
 from callgate.workspace.undo.history import History
 
 _TURNS_S = 0.2
@@ -69,6 +70,9 @@ class Serving:
             if servers is None or carrier is None
             else RemoteDeltas(runtime, servers, carrier, fanout),
             workers=dependencies.workers,
+            metrics=CallMetrics(
+                dependencies.served.audit, dependencies.chain, dependencies.counted_from
+            ),
         )
         self._mcp = McpEndpoint(self.context)
         application = make_application(self.context, mcp=self._mcp, **dependencies.options)
