@@ -18,7 +18,7 @@ from callgate.core.errors import ToolPermissionDenied
 _log = logging.getLogger("callgate.tool")
 
 ToolKind = Literal["read", "edit", "delete", "move", "search", "execute", "think", "fetch", "other"]
-ToolOrigin = Literal["python", "builtin", "host", "mcp", "client"]
+ToolOrigin = Literal["python", "builtin", "host", "mcp", "client", "framework"]
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
