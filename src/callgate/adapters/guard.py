@@ -158,10 +158,10 @@ class Guard:
 
     async def hear(self, prompts: Iterable[str]) -> None:
         """Add what the user said to the session's conversation, where it is not in it yet."""
-        new = [each for each in prompts if each and each not in self._heard]
+        new = dict.fromkeys(each for each in prompts if each and each not in self._heard)
         if not new:
             return
-        self._heard.update(dict.fromkeys(new))
+        self._heard.update(new)
         while len(self._heard) > MOST_HEARD:
             del self._heard[next(iter(self._heard))]
         told = {

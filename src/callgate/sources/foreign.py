@@ -107,7 +107,8 @@ class ForeignTools(Source):
 
     def register(self, definition: ToolDefinition, owner: object) -> None:
         """Register a tool, or its new definition. `ToolRegistrationError` where it is wrong, or
-        where another owner has another tool of that name: an answer for one would count for both."""
+        where another owner has another tool of that name: an answer for one would count for both.
+        """
         name = definition.name
         known = self._factories.get(name)
         if known is not None and known.definition != definition and known.owner is not owner:

@@ -1,0 +1,122 @@
+"""Agno: a tool hook that calls through a gate.
+
+    agent = Agent(model=..., tools=[...], tool_hooks=[gate_hook(gate, effects={...})])
+
+Agno runs a function with the arguments of its own call, not with those that a hook passes on:
+what a person edits is written into that call in place. So the hook has to be the first: behind
+another one it is shown arguments that are not those that run, and refuses. It works with `arun`;
+a synchronous `run` is refused. A refusal is an error of the tool.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from agno.tools import Function, Toolkit
+
+from callgate.adapters.effects import Effects
+from callgate.adapters.guard import GateError, Guard, is_unchanged
+from callgate.gate import Gate
+
+Hook = Callable[..., Awaitable[Any]]
+
+NOT_FIRST = (
+    "The call was not run: the hook of callgate has to be the first of `tool_hooks`, because Agno "
+    "does not run the arguments that an earlier hook passes on."
+)
+NOT_ASYNC = "The call was not run: a gate is asynchronous; run the agent with `arun`."
+NOTHING_TO_EDIT = (
+    "The call was not run: it had no arguments, and Agno takes none that are added to such a call."
+)
+
+
+def gate_hook(
+    gate: Gate,
+    effects: Effects | None = None,
+    *,
+    paths: Mapping[str, Iterable[str]] | None = None,
+    timeout_s: float | None = None,
+) -> Hook:
+    """A hook for `tool_hooks` of an agent or a team. It takes what `Guard` takes."""
+    guard = Guard(gate, effects, paths=paths, timeout_s=timeout_s)
+    described: dict[str, tuple[str | None, Any]] = {}
+
+    def callgate_hook(
+        function_name: str,
+        function_call: Callable[..., Awaitable[Any]],
+        arguments: dict[str, Any],
+        agent: Any = None,
+        team: Any = None,
+        run_context: Any = None,
+    ) -> Awaitable[Any]:
+        # Not `async def`: a synchronous run leaves such hooks out, and runs the tool.
+        if not inspect.iscoroutinefunction(function_call):
+            raise GateError(NOT_ASYNC)
+        if not _is_first(callgate_hook, team if agent is None else agent):
+            raise GateError(NOT_FIRST)
+        given = dict(arguments)
+
+        async def run(judged: dict[str, Any]) -> Any:
+            if not given and judged:
+                raise GateError(NOTHING_TO_EDIT)
+            if not is_unchanged(judged, given):
+                arguments.clear()
+                arguments.update(judged)
+            return await function_call(**arguments)
+
+        if function_name not in described:
+            tools = (*_list(agent, "tools"), *_list(team, "tools"), *_list(run_context, "tools"))
+            described[function_name] = _described(function_name, tools)
+        description, schema = described[function_name]
+        return guard.call(
+            function_name,
+            given,
+            run,
+            description=description,
+            schema=schema,
+            prompts=_prompts(run_context),
+        )
+
+    return callgate_hook
+
+
+def _is_first(hook: Hook, owner: Any) -> bool:
+    hooks = getattr(owner, "tool_hooks", None)
+    return bool(hooks) and hooks[0] is hook
+
+
+def _list(owner: Any, name: str) -> Iterable[Any]:
+    found = getattr(owner, name, None)
+    return found if isinstance(found, list | tuple) else ()
+
+
+def _described(name: str, tools: Iterable[Any]) -> tuple[str | None, Any]:
+    """What Agno tells a model of a tool, where it can be found. Without a schema Agno alone
+    checks the arguments."""
+    for tool in tools:
+        function = _function(name, tool)
+        if function is not None:
+            schema = function.parameters
+            return function.description, schema if (schema or {}).get("properties") else None
+    return None, None
+
+
+def _function(name: str, tool: Any) -> Function | None:
+    if isinstance(tool, Toolkit):
+        tool = tool.functions.get(name) or tool.async_functions.get(name)
+    if isinstance(tool, Function):
+        return tool if tool.name == name else None
+    if callable(tool) and getattr(tool, "__name__", None) == name:
+        return Function.from_callable(tool)
+    return None
+
+
+def _prompts(run_context: Any) -> list[str]:
+    messages = getattr(run_context, "messages", None) or ()
+    return [
+        each.content
+        for each in messages
+        if getattr(each, "role", None) == "user" and isinstance(each.content, str)
+    ]

@@ -1,0 +1,8 @@
+"""These run where the frameworks are: `make frameworks` (see scripts/frameworks.py)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+collect_ignore_glob = [] if Path(sys.prefix).name == "frameworks" else ["test_*.py"]

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import datetime
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from pydantic_ai import Agent, ModelMessage, ModelResponse, RunContext, TextPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.messages import ModelRequest, RetryPromptPart
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+from pydantic_ai.toolsets import FunctionToolset
+
+from callgate import Answer, Gate, Outcome
+from callgate.adapters.guard import Guard
+from callgate.adapters.pydantic_ai import GateCapability, GuardedToolset
+from tests.frameworks.contract import *  # noqa: F403
+from tests.frameworks.contract import gate_for
+from tests.frameworks.world import EFFECTS, PROMPT, Person, World
+
+
+def returned(messages: list[ModelMessage]) -> list[str]:
+    parts = [part for message in messages if isinstance(message, ModelRequest) for part in message.parts]
+    return [str(part.content) for part in parts if isinstance(part, ToolReturnPart | RetryPromptPart)]
+
+
+def scripted(tool: str, arguments: dict[str, Any]) -> FunctionModel:
+    def reply(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if returned(messages):
+            return ModelResponse([TextPart("done")])
+        return ModelResponse([ToolCallPart(tool, arguments)])
+
+    async def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+        response = reply(messages, info)
+        for part in response.parts:
+            if isinstance(part, TextPart):
+                yield part.content
+            else:
+                yield {0: DeltaToolCall(name=part.tool_name, json_args=part.args_as_json_str(), tool_call_id="c1")}
+
+    return FunctionModel(reply, stream_function=stream)
+
+
+class ByCapability:
+    knows_prompts = True
+    shows_errors = True
+
+    def agent(self, gate: Gate | None, world: World, model: FunctionModel) -> Agent:
+        tools = [world.look, world.send_mail, world.fail, world.wait]
+        return Agent(model, tools=tools, capabilities=[] if gate is None else [GateCapability(gate, EFFECTS)])
+
+    async def run(
+        self, gate: Gate | None, world: World, tool: str, arguments: dict[str, Any], *, stream: bool = False
+    ) -> list[str]:
+        agent = self.agent(gate, world, scripted(tool, arguments))
+        if not stream:
+            return returned((await agent.run(PROMPT)).all_messages())
+        async with agent.run_stream(PROMPT) as result:
+            await result.get_output()
+            return returned(result.all_messages())
+
+
+class ByToolset(ByCapability):
+    def agent(self, gate: Gate | None, world: World, model: FunctionModel) -> Agent:
+        toolset = FunctionToolset([world.look, world.send_mail, world.fail, world.wait])
+        return Agent(model, toolsets=[toolset if gate is None else GuardedToolset(toolset, Guard(gate, EFFECTS))])
+
+
+@pytest.fixture(params=[ByCapability(), ByToolset()], ids=["capability", "toolset"])
+def harness(request: pytest.FixtureRequest) -> ByCapability:
+    return request.param
+
+
+class Order(BaseModel):
+    day: datetime.date
+    parts: list[str] = []
+
+
+async def test_edited_arguments_go_through_the_tools_own_validators(home: Path, tmp_path: Path) -> None:
+    got: list[Order] = []
+
+    def order(order: Order) -> str:
+        """Order parts."""
+        got.append(order)
+        return "ordered"
+
+    for edit in (None, {"day": "2026-02-03", "parts": ["nut"]}):
+        person = Person(Answer(decision=Outcome.ALLOW, arguments=edit))
+        async with gate_for(tmp_path, home, person) as gate:
+            agent = Agent(scripted("order", {"day": "2026-01-02"}), tools=[order], capabilities=[GateCapability(gate)])
+            assert returned((await agent.run(PROMPT)).all_messages()) == ["ordered"]
+    assert got == [Order(day=datetime.date(2026, 1, 2)), Order(day=datetime.date(2026, 2, 3), parts=["nut"])]
+
+
+async def test_a_result_reaches_the_framework_as_the_object_that_it_is(home: Path, tmp_path: Path) -> None:
+    def make(ctx: RunContext[None], parts: int) -> Order:
+        """Make an order."""
+        return Order(day=datetime.date(2026, 1, 2), parts=["nut"] * parts)
+
+    async with gate_for(tmp_path, home) as gate:
+        agent = Agent(
+            scripted("make", {"parts": "2"}), tools=[make], capabilities=[GateCapability(gate, {"make": "none"})]
+        )
+        messages = (await agent.run(PROMPT)).all_messages()
+    (part,) = [part for message in messages for part in message.parts if isinstance(part, ToolReturnPart)]
+    assert part.content == Order(day=datetime.date(2026, 1, 2), parts=["nut", "nut"])
+
+
+async def test_a_run_is_a_turn_of_the_session(home: Path, tmp_path: Path) -> None:
+    person = Person()
+    async with gate_for(tmp_path, home, person) as gate:
+        await ByCapability().run(gate, World(), "send_mail", {"to": "ann"})
+        assert gate.session.turn_id is None
+    assert person.asked[0].turn_id is not None
