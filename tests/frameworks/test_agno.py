@@ -12,7 +12,7 @@ from agno.models.base import Model
 from agno.models.response import ModelResponse
 
 from callgate import Answer, Gate, Outcome
-from callgate.adapters.agno import gate_hook
+from callgate.adapters.agno import gate_hooks
 from tests.frameworks.contract import *  # noqa: F403
 from tests.frameworks.contract import gate_for
 from tests.frameworks.world import EFFECTS, PROMPT, Person, World
@@ -63,7 +63,7 @@ class Harness:
         agent = Agent(
             model=ScriptedModel(tool=tool, arguments=arguments),
             tools=[world.look, world.send_mail, world.fail, world.wait],
-            tool_hooks=None if gate is None else [gate_hook(gate, EFFECTS)],
+            tool_hooks=None if gate is None else gate_hooks(gate, EFFECTS),
             telemetry=False,
         )
         if not stream:
@@ -89,7 +89,7 @@ async def test_behind_another_hook_it_refuses_because_other_arguments_would_run(
         agent = Agent(
             model=ScriptedModel(tool="look", arguments={"to": "ann"}),
             tools=[world.look],
-            tool_hooks=[rewrite, gate_hook(gate, EFFECTS)],
+            tool_hooks=[rewrite, *gate_hooks(gate, EFFECTS)],
             telemetry=False,
         )
         (told,) = returned((await agent.arun(PROMPT)).messages)
@@ -106,7 +106,7 @@ async def test_arguments_cannot_be_added_to_a_call_without_any(home: Path, tmp_p
 
     person = Person(Answer(decision=Outcome.ALLOW, arguments={"host": "other"}))
     async with gate_for(tmp_path, home, person) as gate:
-        agent = Agent(model=ScriptedModel(tool="ping"), tools=[ping], tool_hooks=[gate_hook(gate)], telemetry=False)
+        agent = Agent(model=ScriptedModel(tool="ping"), tools=[ping], tool_hooks=gate_hooks(gate), telemetry=False)
         (told,) = returned((await agent.arun(PROMPT)).messages)
     assert ran == [] and "not run" in told
 
@@ -117,7 +117,7 @@ async def test_a_synchronous_run_runs_nothing(home: Path, tmp_path: Path) -> Non
         agent = Agent(
             model=ScriptedModel(tool="look", arguments={"to": "ann"}),
             tools=[world.look],
-            tool_hooks=[gate_hook(gate, EFFECTS)],
+            tool_hooks=gate_hooks(gate, EFFECTS),
             telemetry=False,
         )
         try:
@@ -137,7 +137,7 @@ async def test_a_later_hook_that_passes_other_arguments_on_changes_nothing(home:
         agent = Agent(
             model=ScriptedModel(tool="look", arguments={"to": "ann"}),
             tools=[world.look],
-            tool_hooks=[gate_hook(gate, EFFECTS), rewrite],
+            tool_hooks=[*gate_hooks(gate, EFFECTS), rewrite],
             telemetry=False,
         )
         await agent.arun(PROMPT)

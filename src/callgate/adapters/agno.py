@@ -1,10 +1,10 @@
-"""Agno: a tool hook that calls through a gate.
+"""Agno: tool hooks that call through a gate.
 
-    agent = Agent(model=..., tools=[...], tool_hooks=[gate_hook(gate, effects={...})])
+    agent = Agent(model=..., tools=[...], tool_hooks=gate_hooks(gate, effects={...}))
 
 Agno runs a function with the arguments of its own call, not with those that a hook passes on:
-what a person edits is written into that call in place. So the hook has to be the first: behind
-another one it is shown arguments that are not those that run, and refuses. It works with `arun`;
+what a person edits is written into that call in place. So these hooks have to be the first: behind
+another one they are shown arguments that are not those that run, and refuse. They work with `arun`;
 a synchronous `run` is refused. A refusal is an error of the tool.
 """
 
@@ -20,10 +20,10 @@ from callgate.adapters.effects import Effects
 from callgate.adapters.guard import GateError, Guard, is_unchanged
 from callgate.gate import Gate
 
-Hook = Callable[..., Awaitable[Any]]
+Hook = Callable[..., Any]
 
 NOT_FIRST = (
-    "The call was not run: the hook of callgate has to be the first of `tool_hooks`, because Agno "
+    "The call was not run: the hooks of callgate have to be the first of `tool_hooks`, because Agno "
     "does not run the arguments that an earlier hook passes on."
 )
 NOT_ASYNC = "The call was not run: a gate is asynchronous; run the agent with `arun`."
@@ -32,29 +32,26 @@ NOTHING_TO_EDIT = (
 )
 
 
-def gate_hook(
+def gate_hooks(
     gate: Gate,
     effects: Effects | None = None,
     *,
     paths: Mapping[str, Iterable[str]] | None = None,
     timeout_s: float | None = None,
-) -> Hook:
-    """A hook for `tool_hooks` of an agent or a team. It takes what `Guard` takes."""
+) -> list[Hook]:
+    """What to put first into `tool_hooks` of an agent or a team. It takes what `Guard` takes."""
     guard = Guard(gate, effects, paths=paths, timeout_s=timeout_s)
     described: dict[str, tuple[str | None, Any]] = {}
 
-    def callgate_hook(
+    async def callgate_hook(
         function_name: str,
         function_call: Callable[..., Awaitable[Any]],
         arguments: dict[str, Any],
         agent: Any = None,
         team: Any = None,
         run_context: Any = None,
-    ) -> Awaitable[Any]:
-        # Not `async def`: a synchronous run leaves such hooks out, and runs the tool.
-        if not inspect.iscoroutinefunction(function_call):
-            raise GateError(NOT_ASYNC)
-        if not _is_first(callgate_hook, team if agent is None else agent):
+    ) -> Any:
+        if not _is_first((callgate_hook, refuse_sync), team if agent is None else agent):
             raise GateError(NOT_FIRST)
         given = dict(arguments)
 
@@ -70,7 +67,7 @@ def gate_hook(
             tools = (*_list(agent, "tools"), *_list(team, "tools"), *_list(run_context, "tools"))
             described[function_name] = _described(function_name, tools)
         description, schema = described[function_name]
-        return guard.call(
+        return await guard.call(
             function_name,
             given,
             run,
@@ -79,12 +76,20 @@ def gate_hook(
             prompts=_prompts(run_context),
         )
 
-    return callgate_hook
+    return [callgate_hook, refuse_sync]
 
 
-def _is_first(hook: Hook, owner: Any) -> bool:
-    hooks = getattr(owner, "tool_hooks", None)
-    return bool(hooks) and hooks[0] is hook
+def refuse_sync(function_call: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Refuse in a synchronous run, which leaves out every hook that is `async def`: it would run
+    the tool without ours."""
+    if not inspect.iscoroutinefunction(function_call):
+        raise GateError(NOT_ASYNC)
+    return function_call(**arguments)
+
+
+def _is_first(ours: tuple[Hook, ...], owner: Any) -> bool:
+    hooks = getattr(owner, "tool_hooks", None) or ()
+    return len(hooks) >= len(ours) and all(a is b for a, b in zip(ours, hooks, strict=False))
 
 
 def _list(owner: Any, name: str) -> Iterable[Any]:
