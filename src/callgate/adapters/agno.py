@@ -17,14 +17,14 @@ from typing import Any
 from agno.tools import Function, Toolkit
 
 from callgate.adapters.effects import Effects
-from callgate.adapters.guard import GateError, Guard, is_unchanged
+from callgate.adapters.guard import GateError, Guard
 from callgate.gate import Gate
 
 Hook = Callable[..., Any]
 
 NOT_FIRST = (
-    "The call was not run: the hooks of callgate have to be the first of `tool_hooks`, because Agno "
-    "does not run the arguments that an earlier hook passes on."
+    "The call was not run: the hooks of callgate have to be the first of `tool_hooks`, because "
+    "Agno does not run the arguments that an earlier hook passes on."
 )
 NOT_ASYNC = "The call was not run: a gate is asynchronous; run the agent with `arun`."
 NOTHING_TO_EDIT = (
@@ -58,9 +58,8 @@ def gate_hooks(
         async def run(judged: dict[str, Any]) -> Any:
             if not given and judged:
                 raise GateError(NOTHING_TO_EDIT)
-            if not is_unchanged(judged, given):
-                arguments.clear()
-                arguments.update(judged)
+            arguments.clear()
+            arguments.update(judged)
             return await function_call(**arguments)
 
         if function_name not in described:
