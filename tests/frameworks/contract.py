@@ -16,6 +16,11 @@ from tests.frameworks.world import PROMPT, Harness, Person, World, records
 LIMIT_S = 30
 
 
+def short(name: str) -> str:
+    """Claude Code calls a tool by its server, too."""
+    return name.rpartition("__")[2]
+
+
 def gate_for(tmp_path: Path, home: Path, person: Person | None = None, mode: str = "ask") -> Gate:
     workspace = tmp_path / "workspace"
     workspace.mkdir(exist_ok=True)
@@ -28,7 +33,7 @@ async def test_a_call_that_only_reads_runs_unasked(harness: Harness, home: Path,
         assert await harness.run(gate, world, "look", {"to": "ann"}) == ["found ann"]
     assert (world.ran, person.asked) == ([("look", "ann")], [])
     (record,) = records(home)
-    assert (record["tool"], record["source"], record["decision"]) == ("look", "framework", "allow")
+    assert (short(record["tool"]), record["source"], record["decision"]) == ("look", "framework", "allow")
 
 
 async def test_a_call_with_effects_asks_and_runs_when_allowed(harness: Harness, home: Path, tmp_path: Path) -> None:
@@ -36,7 +41,7 @@ async def test_a_call_with_effects_asks_and_runs_when_allowed(harness: Harness, 
     async with gate_for(tmp_path, home, person) as gate:
         told = await harness.run(gate, world, "send_mail", {"to": "ann", "subject": None})
     assert told == ["sent to ann"]
-    assert [(each.tool, each.arguments["to"]) for each in person.asked] == [("send_mail", "ann")]
+    assert [(short(each.tool), each.arguments["to"]) for each in person.asked] == [("send_mail", "ann")]
     assert world.ran == [("send_mail", "ann", None)]
 
 

@@ -14,7 +14,7 @@ from inspect_ai.solver import Generate, TaskState, generate, solver, use_tools
 from inspect_ai.tool import Tool, bash, tool
 from inspect_ai.util import SandboxUserUnsupportedError, sandbox
 
-from callgate import Answer, Gate, Outcome
+from callgate import Gate
 from callgate.adapters import inspect_registry  # noqa: F401  # what the entry point loads
 from callgate.adapters.inspect_ai import _open, gate_approver
 from tests.frameworks.contract import (
@@ -30,7 +30,7 @@ from tests.frameworks.contract import (
     test_the_gate_is_told_what_the_user_said,  # noqa: F401
     test_what_a_person_edits_is_what_runs,  # noqa: F401
 )
-from tests.frameworks.world import EFFECTS, PROMPT, Person, World, records
+from tests.frameworks.world import EFFECTS, PROMPT, World, records
 from tests.needs import needs
 
 

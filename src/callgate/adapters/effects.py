@@ -9,6 +9,7 @@ A tool that nobody declares counts as the worst there is: it is asked about, and
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -37,18 +38,19 @@ def read_effect(effect: Effect) -> DeclaredEffect:
     return DeclaredEffect(capabilities=frozenset(Capability(each) for each in effect))
 
 
-def effect_reader(effects: Effects | None) -> Callable[[str], DeclaredEffect]:
-    """What is declared of a tool, by its name."""
-    if effects is None:
-        return lambda name: UNKNOWN
-    if isinstance(effects, Mapping):
-        declared = {name: read_effect(effect) for name, effect in effects.items()}
-        return lambda name: declared.get(name, UNKNOWN)
+def effect_reader(
+    effects: Effects | None, known: Mapping[str, Effect] = MappingProxyType({})
+) -> Callable[[str], DeclaredEffect]:
+    """What is declared of a tool, by its name; else what is `known` of the framework's own."""
+    table = {name: read_effect(effect) for name, effect in known.items()}
+    if effects is None or isinstance(effects, Mapping):
+        table |= {name: read_effect(effect) for name, effect in (effects or {}).items()}
+        return lambda name: table.get(name, UNKNOWN)
     if not callable(effects):
         raise ValueError(f"effects is a mapping or a function, not {type(effects).__name__}")
 
     def ask(name: str) -> DeclaredEffect:
         effect = effects(name)
-        return UNKNOWN if effect is None else read_effect(effect)
+        return table.get(name, UNKNOWN) if effect is None else read_effect(effect)
 
     return ask

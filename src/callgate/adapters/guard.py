@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
-from callgate.adapters.effects import Effects, effect_reader
+from callgate.adapters.effects import Effect, Effects, effect_reader
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.content import TextBlock
 from callgate.core.errors import ToolErrorClass, ToolRegistrationError
@@ -59,13 +60,15 @@ class Guard:
         *,
         paths: Mapping[str, Iterable[str]] | None = None,
         timeout_s: float | None = None,
+        known: Mapping[str, Effect] = MappingProxyType({}),
     ) -> None:
         """`effects` says what each tool can do, by name: a class (`"read"`), a set of
         capabilities, or a function that returns one; None, and a tool that is not in it, asks.
         `paths` names the arguments of a tool that are paths in the workspace. `timeout_s` limits
-        each call; None means the default of its class."""
+        each call; None means the default of its class. `known` are the effects of tools that the
+        framework itself has."""
         self.gate = gate
-        self._effect = effect_reader(effects)
+        self._effect = effect_reader(effects, known)
         self._paths = {name: tuple(each) for name, each in (paths or {}).items()}
         self._timeout_s = timeout_s
         self._tools = gate.foreign_tools
@@ -143,14 +146,19 @@ class Guard:
             tools.invocations.pop(call.id, None)
 
     def _register(self, name: str, description: str, schema: Mapping[str, Any] | None) -> None:
-        declared = self._effect(name)
+        declared, paths = self._effect(name), self._paths.get(name, ())
+        if schema is None and paths:  # a path has to be a property of the schema
+            named: dict[str, Any] = {path: {} for path in paths}
+            schema_used: dict[str, Any] = {"properties": named, "additionalProperties": True}
+        else:
+            schema_used = dict(schema or {})
         definition = ToolDefinition(
             name=name,
             description=description,
-            input_schema={"type": "object", **(schema or {})},
+            input_schema={"type": "object", **schema_used},
             side_effects=declared.side_effects,
             capabilities=declared.capabilities,
-            path_params=self._paths.get(name, ()),
+            path_params=paths,
             source="framework",
         )
         self._tools.register(definition, self)

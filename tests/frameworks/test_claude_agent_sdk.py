@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, create_sdk_mcp_server, query, tool
+
+from callgate import Gate
+from callgate.adapters.claude_agent_sdk import gate_options
+from tests.frameworks.claude_server import serving
+from tests.frameworks.contract import *  # noqa: F403
+from tests.frameworks.contract import gate_for
+from tests.frameworks.world import EFFECTS, PROMPT, Person, World, records
+
+OURS = {f"mcp__world__{name}": effect for name, effect in EFFECTS.items()}
+
+
+def server_of(world: World) -> Any:
+    schema = {
+        "type": "object",
+        "properties": {"to": {"type": "string"}, "subject": {"type": ["string", "null"]}},
+        "required": ["to"],
+    }
+
+    def wrap(function: Any) -> Any:
+        @tool(function.__name__, function.__doc__, schema)
+        async def call(arguments: dict[str, Any]) -> dict[str, Any]:
+            result = function(**arguments)
+            text = await result if hasattr(result, "__await__") else result
+            return {"content": [{"type": "text", "text": text}]}
+
+        return call
+
+    return create_sdk_mcp_server("world", tools=[*map(wrap, (world.look, world.send_mail, world.fail, world.wait))])
+
+
+class Harness:
+    knows_prompts = True
+    shows_errors = True
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def options(self, url: str, **more: Any) -> ClaudeAgentOptions:
+        (self.directory / "home").mkdir(exist_ok=True)
+        workspace = self.directory / "workspace"
+        workspace.mkdir(exist_ok=True)
+        environment = {
+            "ANTHROPIC_BASE_URL": url,
+            "ANTHROPIC_API_KEY": "none",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            "DISABLE_TELEMETRY": "1",
+            "IS_SANDBOX": "1",
+            "HOME": str(self.directory / "home"),
+        }
+        return ClaudeAgentOptions(cwd=workspace, env=environment, model="claude-sonnet-4-5", **more)
+
+    async def ask(self, gate: Gate | None, tool: str, arguments: dict[str, Any], stream: bool = False, **more: Any) -> list[str]:
+        with serving(tool, arguments) as model:
+            options = self.options(f"http://127.0.0.1:{model.server_port}", include_partial_messages=stream, **more)
+            if gate is not None:
+                options = gate_options(gate, options, OURS)
+            async for _ in query(prompt=PROMPT, options=options):
+                pass
+            return model.results
+
+    async def run(
+        self, gate: Gate | None, world: World, tool: str, arguments: dict[str, Any], *, stream: bool = False
+    ) -> list[str]:
+        more: dict[str, Any] = {"allowed_tools": ["mcp__world"]} if gate is None else {}
+        return await self.ask(
+            gate, f"mcp__world__{tool}", arguments, stream, mcp_servers={"world": server_of(world)}, **more
+        )
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Harness:
+    return Harness(tmp_path)
+
+
+async def test_a_command_of_claude_code_itself_runs_only_when_allowed(
+    harness: Harness, home: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "workspace" / "made"
+    for answer in (False, True):
+        person = Person(answer)
+        async with gate_for(tmp_path, home, person) as gate:
+            # Claude Code would run it unasked: only the gate stands before it.
+            await harness.ask(
+                gate, "Bash", {"command": f"touch {file}", "description": "x"}, allowed_tools=["Bash"],
+                permission_mode="bypassPermissions",
+            )
+        assert ([each.tool for each in person.asked], file.exists()) == (["Bash"], answer)
+    assert [record["decision"] for record in records(home)] == ["deny", "allow"]
+
+
+async def test_a_file_outside_of_the_workspace_is_refused(harness: Harness, home: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("the secret text")
+    async with gate_for(tmp_path, home, Person()) as gate:
+        (told,) = await harness.ask(gate, "Read", {"file_path": str(secret)}, permission_mode="bypassPermissions")
+    assert "the secret text" not in told and "escapes" in told
+
+
+async def test_another_hook_before_tools_is_refused(home: Path, tmp_path: Path) -> None:
+    options = ClaudeAgentOptions(hooks={"PreToolUse": [HookMatcher(hooks=[])]})
+    async with gate_for(tmp_path, home) as gate:
+        with pytest.raises(ValueError, match="PreToolUse"):
+            gate_options(gate, options)
