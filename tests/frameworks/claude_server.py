@@ -63,8 +63,14 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(b'{"input_tokens": 1}')
         block, reason = self.server.reply(request)
         message = {
-            "id": "msg_1", "type": "message", "role": "assistant", "model": request.get("model", "m"),
-            "content": [], "stop_reason": None, "stop_sequence": None, "usage": _USAGE,
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": request.get("model", "m"),
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": _USAGE,
         }
         if not request.get("stream"):
             whole = {**message, "content": [block], "stop_reason": reason}

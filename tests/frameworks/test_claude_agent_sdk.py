@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ from callgate import Gate
 from callgate.adapters.claude_agent_sdk import gate_options
 from tests.frameworks.claude_server import serving
 from tests.frameworks.contract import *  # noqa: F403
-from tests.frameworks.contract import gate_for
+from tests.frameworks.contract import LIMIT_S, gate_for
 from tests.frameworks.world import EFFECTS, PROMPT, Person, World, records
+
+# Claude Code runs its tools itself, so these two are other promises here, below.
+del test_a_cancelled_run_ends_its_call, test_a_call_that_somebody_stops_is_told_to_the_model  # noqa: F405, F821
 
 OURS = {f"mcp__world__{name}": effect for name, effect in EFFECTS.items()}
 
@@ -52,19 +56,23 @@ class Harness:
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",
             "DISABLE_TELEMETRY": "1",
+            "ENABLE_TOOL_SEARCH": "false",  # else tools of servers are found by a search first
             "IS_SANDBOX": "1",
             "HOME": str(self.directory / "home"),
         }
         return ClaudeAgentOptions(cwd=workspace, env=environment, model="claude-sonnet-4-5", **more)
 
-    async def ask(self, gate: Gate | None, tool: str, arguments: dict[str, Any], stream: bool = False, **more: Any) -> list[str]:
+    async def ask(
+        self, gate: Gate | None, tool: str, arguments: dict[str, Any], stream: bool = False, **more: Any
+    ) -> list[str]:
         with serving(tool, arguments) as model:
             options = self.options(f"http://127.0.0.1:{model.server_port}", include_partial_messages=stream, **more)
             if gate is not None:
                 options = gate_options(gate, options, OURS)
             async for _ in query(prompt=PROMPT, options=options):
                 pass
-            return model.results
+            # Claude Code adds reminders of its own behind a result.
+            return [each.partition("\n\n<system-reminder>")[0] for each in model.results]
 
     async def run(
         self, gate: Gate | None, world: World, tool: str, arguments: dict[str, Any], *, stream: bool = False
@@ -80,6 +88,37 @@ def harness(tmp_path: Path) -> Harness:
     return Harness(tmp_path)
 
 
+async def begun(harness: Harness, gate: Gate, world: World) -> asyncio.Task[list[str]]:
+    task = asyncio.create_task(harness.run(gate, world, "wait", {"to": "ann"}))
+    await asyncio.wait_for(world.started.wait(), LIMIT_S)
+    return task
+
+
+async def test_the_call_of_a_cancelled_run_ends_with_the_gate(harness: Harness, home: Path, tmp_path: Path) -> None:
+    """Or at its time limit: nothing tells us that Claude Code is gone."""
+    async with gate_for(tmp_path, home) as gate:
+        task = await begun(harness, gate, World())
+        task.cancel()
+        await asyncio.wait({task}, timeout=LIMIT_S)
+        assert task.done()
+    (record,) = records(home)
+    assert record["error_class"] == "shutting_down"
+
+
+async def test_a_call_that_somebody_stops_is_recorded_as_cancelled(
+    harness: Harness, home: Path, tmp_path: Path
+) -> None:
+    """Claude Code runs the tool and is not told: nobody waits for its end any more."""
+    async with gate_for(tmp_path, home) as gate:
+        task = await begun(harness, gate, World())
+        await gate.cancel()
+        assert gate.runtime.in_flight() == []
+        task.cancel()
+        await asyncio.wait({task}, timeout=LIMIT_S)
+    (record,) = records(home)
+    assert record["error_class"] == "cancelled"
+
+
 async def test_a_command_of_claude_code_itself_runs_only_when_allowed(
     harness: Harness, home: Path, tmp_path: Path
 ) -> None:
@@ -89,7 +128,10 @@ async def test_a_command_of_claude_code_itself_runs_only_when_allowed(
         async with gate_for(tmp_path, home, person) as gate:
             # Claude Code would run it unasked: only the gate stands before it.
             await harness.ask(
-                gate, "Bash", {"command": f"touch {file}", "description": "x"}, allowed_tools=["Bash"],
+                gate,
+                "Bash",
+                {"command": f"touch {file}", "description": "x"},
+                allowed_tools=["Bash"],
                 permission_mode="bypassPermissions",
             )
         assert ([each.tool for each in person.asked], file.exists()) == (["Bash"], answer)

@@ -76,9 +76,7 @@ def gate_options(
         gate, effects, paths={**PATHS, **(paths or {})}, timeout_s=timeout_s, known=BUILT_IN
     )
     session = _HookedCalls(guard)
-    given["PreToolUse"] = [
-        HookMatcher(hooks=[session.before], timeout=HOOK_S, on_failure="block")
-    ]
+    given["PreToolUse"] = [HookMatcher(hooks=[session.before], timeout=HOOK_S, on_failure="block")]
     for event, hook in (
         ("UserPromptSubmit", session.prompted),
         ("PostToolUse", session.after),
