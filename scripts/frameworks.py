@@ -40,7 +40,9 @@ def pin(target: Path) -> None:
     from scripts.constraints import file_hashes, index_url, resolve, sections
     from scripts.peers import LIFTED, running_pins
 
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     wanted = [*RUNNERS, *(each for name in FRAMEWORKS for each in extras[name])]
     ours = running_pins((ROOT / "constraints.txt").read_text())
     limits = {name: version for name, version in ours.items() if name not in LIFTED}
@@ -48,19 +50,33 @@ def pin(target: Path) -> None:
     pins = {name: version for name, version in found.items() if name not in ours}
     index = index_url()
     with ThreadPoolExecutor(8) as pool:
-        hashes = dict(zip(pins, pool.map(lambda each: file_hashes(index, *each), pins.items()), strict=True))
+        hashes = dict(
+            zip(pins, pool.map(lambda each: file_hashes(index, *each), pins.items()), strict=True)
+        )
     target.write_text(HEAD + "".join(sections([("the adapters of frameworks", pins)], hashes)))
 
 
+def installed(framework: str) -> bool:
+    return find_spec(FRAMEWORKS[framework]) is not None
+
+
 def run(arguments: list[str]) -> int:
-    tested, missing = [], []
-    for name, package in FRAMEWORKS.items():
-        (tested if find_spec(package) else missing).append(name)
+    tested = [name for name in FRAMEWORKS if installed(name)]
     tests = [f"tests/frameworks/test_{name.replace('-', '_')}.py" for name in tested]
+    tests.append("tests/frameworks/test_examples.py")
     # Warnings of frameworks are their own matter.
-    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "filterwarnings=default"]
-    code = subprocess.run([*pytest, "--disable-warnings", *arguments, *tests], cwd=ROOT).returncode if tests else 0
-    for name in missing:
+    pytest = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "filterwarnings=default",
+    ]
+    code = subprocess.run([*pytest, "--disable-warnings", *arguments, *tests], cwd=ROOT).returncode
+    for name in FRAMEWORKS.keys() - tested:
         print(f"Not tested, because it is not installed: {name}")
     return code
 

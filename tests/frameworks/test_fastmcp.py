@@ -58,3 +58,25 @@ async def test_a_tool_that_the_server_does_not_have_is_its_own_error(home: Path,
         async with Client(server) as client:
             result = await client.call_tool("gone", {}, raise_on_error=False)
     assert result.is_error
+
+
+async def test_a_tool_that_gets_another_schema_is_judged_by_it(home: Path, tmp_path: Path) -> None:
+    server = FastMCP("sums")
+
+    def add(a: int) -> int:
+        return a
+
+    server.tool(add)
+    async with gate_for(tmp_path, home) as gate:
+        server.add_middleware(GateMiddleware(gate, {"add": "none"}))
+        async with Client(server) as client:
+            assert (await client.call_tool("add", {"a": 1})).data == 1
+            server.local_provider.remove_tool("add")
+
+            def add_two(b: int, c: int) -> int:
+                return b + c
+
+            server.tool(add_two, name="add")
+            assert (await client.call_tool("add", {"b": 1, "c": 2})).data == 3
+            result = await client.call_tool("add", {"a": 1}, raise_on_error=False)
+            assert result.is_error

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage, WebSearchTool, function_tool
+from agents.mcp import MCPServer
+from agents.sandbox import SandboxAgent
+from mcp_types import CallToolResult, TextContent, Tool
 from openai.types.responses import (
     Response,
     ResponseCompletedEvent,
@@ -15,7 +18,7 @@ from openai.types.responses import (
     ResponseOutputText,
 )
 
-from callgate import Gate
+from callgate import Answer, Gate, Outcome
 from callgate.adapters.openai_agents import guarded_agent
 from tests.frameworks.contract import *  # noqa: F403
 from tests.frameworks.contract import gate_for
@@ -101,6 +104,53 @@ async def test_what_is_no_json_object_is_refused_and_recorded(home: Path, tmp_pa
             (told,) = returned((await Runner.run(agent, PROMPT, run_config=RunConfig(tracing_disabled=True))).new_items)
             assert "object" in told
     assert world.ran == []
+
+
+class Server(MCPServer):
+    """An MCP server in memory, with one tool."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: list[Any] = []
+
+    name = "memory"
+
+    async def connect(self) -> None: ...
+
+    async def cleanup(self) -> None: ...
+
+    async def list_prompts(self) -> Any: ...
+
+    async def get_prompt(self, name: str, arguments: Any = None) -> Any: ...
+
+    async def list_tools(self, run_context: Any = None, agent: Any = None) -> list[Tool]:
+        schema = {"type": "object", "properties": {"to": {"type": "string"}}, "required": ["to"]}
+        return [Tool(name="ring", description="Ring somebody up.", input_schema=schema)]
+
+    async def call_tool(self, tool_name: str, arguments: Any, meta: Any = None) -> CallToolResult:
+        self.called.append((tool_name, arguments))
+        return CallToolResult(content=[TextContent(type="text", text=f"rang {arguments['to']}")])
+
+
+async def test_tools_of_mcp_servers_are_judged_alike(home: Path, tmp_path: Path) -> None:
+    for answer, called in (
+        (False, []),
+        (Answer(decision=Outcome.ALLOW, arguments={"to": "bob"}), [("ring", {"to": "bob"})]),
+    ):
+        server, person = Server(), Person(answer)
+        async with gate_for(tmp_path, home, person) as gate:
+            agent = Agent("a", mcp_servers=[server], model=ScriptedModel("ring", {"to": "ann"}))
+            agent = guarded_agent(agent, gate)
+            (told,) = returned((await Runner.run(agent, PROMPT, run_config=RunConfig(tracing_disabled=True))).new_items)
+        assert server.called == called
+        assert [each.tool for each in person.asked] == ["ring"]
+        assert ("rang bob" in told) is bool(called)
+
+
+async def test_an_agent_that_gets_tools_while_it_runs_is_refused(home: Path, tmp_path: Path) -> None:
+    async with gate_for(tmp_path, home) as gate:
+        with pytest.raises(ValueError, match="SandboxAgent"):
+            guarded_agent(SandboxAgent("a"), gate)
 
 
 async def test_the_frameworks_own_approval_comes_before_ours(home: Path, tmp_path: Path) -> None:

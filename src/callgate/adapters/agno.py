@@ -75,6 +75,8 @@ def gate_hooks(
             prompts=_prompts(run_context),
         )
 
+    # Agno asks for it ten times a call, and working it out takes longer than our own call.
+    callgate_hook.__signature__ = inspect.signature(callgate_hook)  # type: ignore[attr-defined]
     return [callgate_hook, refuse_sync]
 
 
@@ -84,6 +86,9 @@ def refuse_sync(function_call: Callable[..., Any], arguments: dict[str, Any]) ->
     if not inspect.iscoroutinefunction(function_call):
         raise GateError(NOT_ASYNC)
     return function_call(**arguments)
+
+
+refuse_sync.__signature__ = inspect.signature(refuse_sync)  # type: ignore[attr-defined]
 
 
 def _is_first(ours: tuple[Hook, ...], owner: Any) -> bool:

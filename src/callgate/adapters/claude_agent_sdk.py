@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from claude_agent_sdk import ClaudeAgentOptions, HookMatcher
@@ -113,16 +114,14 @@ class _HookedCalls:
         call = self._tasks.start(
             self._guard.call(event["tool_name"], event["tool_input"], run, call_id=id)
         )
+        call.add_done_callback(partial(_ended, allowed))
         try:
-            await asyncio.wait({call, allowed}, return_when=asyncio.FIRST_COMPLETED)
+            return _decision("allow", "callgate", await allowed)
+        except GateError as error:
+            return _decision("deny", str(error))
         except asyncio.CancelledError:  # nobody waits for an answer any more
             call.cancel()
             raise
-        if allowed.done():
-            call.add_done_callback(_look_at)
-            return _decision("allow", "callgate", allowed.result())
-        error = call.exception()
-        return _decision("deny", str(error) if isinstance(error, GateError) else NOT_JUDGED)
 
     async def after(self, event: Any, tool_use_id: str | None, context: Any) -> dict[str, Any]:
         self._end(event, result=event.get("tool_response"))
@@ -165,7 +164,8 @@ def _decision(
     return {"hookSpecificOutput": {**output, **updated}}
 
 
-def _look_at(call: asyncio.Task[Any]) -> None:
-    """Its end is in the record; nobody here waits for what it raised."""
-    if not call.cancelled():
-        call.exception()
+def _ended(allowed: asyncio.Future[Any], call: asyncio.Task[Any]) -> None:
+    """A call that was not allowed has its reason; of one that was, the record has the end."""
+    error = None if call.cancelled() else call.exception()
+    if not allowed.done():
+        allowed.set_exception(error if isinstance(error, GateError) else GateError(NOT_JUDGED))

@@ -17,6 +17,7 @@ from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 
 from callgate.adapters.effects import Effects
 from callgate.adapters.guard import GateError, Guard
+from callgate.core.errors import ToolErrorClass
 from callgate.gate import Gate
 
 
@@ -33,36 +34,51 @@ class GateMiddleware(Middleware):
     ) -> None:
         """As `Guard`."""
         self.guard = Guard(gate, effects, paths=paths, timeout_s=timeout_s)
+        self._described: dict[str, tuple[str | None, Any]] = {}
 
     async def on_call_tool(
         self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]
     ) -> Any:
+        try:
+            return await self._call(context, call_next)
+        except GateError as error:
+            name = context.message.name
+            is_outdated = error.error_class is ToolErrorClass.VALIDATION_ERROR
+            if is_outdated and self._described.pop(name, None) != await self._describe(context):
+                try:  # it is another schema by now; nothing has run
+                    return await self._call(context, call_next)
+                except GateError as again:
+                    raise ToolError(str(again)) from None
+            raise ToolError(str(error)) from None
+
+    async def _call(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:
         message = context.message
 
         async def run(judged: dict[str, Any]) -> Any:
             edited = message.model_copy(update={"arguments": judged})
             return await call_next(context.copy(message=edited))
 
-        description, schema = await _described(context)
-        try:
-            return await self.guard.call(
-                message.name,
-                message.arguments or {},
-                run,
-                description=description,
-                schema=schema,
-                is_failure=_is_failure,
-            )
-        except GateError as error:
-            raise ToolError(str(error)) from None
+        description, schema = self._described.get(message.name) or await self._describe(context)
+        return await self.guard.call(
+            message.name,
+            message.arguments or {},
+            run,
+            description=description,
+            schema=schema,
+            is_failure=_is_failure,
+        )
 
-
-async def _described(context: MiddlewareContext[Any]) -> tuple[str | None, Any]:
-    """What the server says of the tool; nothing of one that it does not have."""
-    if context.fastmcp_context is None:
-        return None, None
-    tool = await context.fastmcp_context.fastmcp.get_tool(context.message.name)
-    return (None, None) if tool is None else (tool.description, tool.parameters)
+    async def _describe(self, context: MiddlewareContext[Any]) -> tuple[str | None, Any]:
+        """What the server says of the tool; nothing of one that it does not have. Kept, because
+        to find a tool takes FastMCP longer than a call of ours."""
+        if context.fastmcp_context is None:
+            return None, None
+        name = context.message.name
+        tool = await context.fastmcp_context.fastmcp.get_tool(name)
+        if tool is None:
+            return None, None
+        self._described[name] = (tool.description, tool.parameters)
+        return self._described[name]
 
 
 def _is_failure(result: Any) -> bool:

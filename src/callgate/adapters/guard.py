@@ -141,7 +141,8 @@ class Guard:
         )
         tools.invocations[call.id] = invocation
         try:
-            return await gate.runtime.call_promptly(call)
+            # In this task and context: a framework may rely on either inside of its tools.
+            return await gate.runtime.call(call)
         finally:
             tools.invocations.pop(call.id, None)
 

@@ -85,6 +85,10 @@ def gate_approver(
 class SessionHooks(Hooks):
     """Ends what `gate_approver` began."""
 
+    def enabled(self) -> bool:
+        """Inspect names every hook that is, at its start."""
+        return bool(_open)
+
     async def on_sample_end(self, data: SampleEnd) -> None:
         await _close(data.sample.store.get(_KEY))
 

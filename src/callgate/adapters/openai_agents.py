@@ -36,8 +36,13 @@ def guarded_agent(
 ) -> Agent[Any]:
     """The agent with every tool behind a gate. `ValueError` for a tool that cannot be.
 
-    Handoffs go to the agents as they are: wrap those, too. Tools that other code adds to the
-    agent later are not wrapped."""
+    Handoffs go to the agents as they are, and agents that are tools run as they are: wrap those,
+    too. Tools that other code adds to the agent later are not wrapped."""
+    if getattr(agent, "capabilities", None):
+        raise ValueError(
+            f"a {type(agent).__name__} gets tools while it runs, which no gate would see; give it "
+            "no capabilities, and the tools as tools"
+        )
     guard = Guard(gate, effects, paths=paths, timeout_s=timeout_s)
     return agent.clone(
         tools=[_guarded(each, guard, unguarded) for each in agent.tools],
@@ -123,7 +128,7 @@ def _arguments(input: str) -> Any:
     """What is no JSON object is refused by the gate, which records it."""
     try:
         return json.loads(input) if input else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return input
 
 

@@ -103,7 +103,7 @@ def _as_json(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any
     with a single model as its parameter are the fields of that model, as in its schema."""
     try:
         shown: dict[str, Any] = to_jsonable_python(arguments)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ToolFailed(f"The call was not run: its arguments are not JSON ({error}).") from None
     if len(shown) == 1:
         ((name, fields),) = shown.items()
