@@ -155,7 +155,7 @@ async def inspect_ai(gate: Gate) -> tuple[Call, Call]:
     approve = gate_approver(EFFECTS, gate=gate)
     call, history = (
         ToolCall(id="c", function="add", arguments=ARGUMENTS),
-        [ChatMessageUser(content="add")],
+        [ChatMessageUser(content="add", source="input")],
     )
 
     async def nothing() -> None:

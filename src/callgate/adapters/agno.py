@@ -72,7 +72,7 @@ def gate_hooks(
             run,
             description=description,
             schema=schema,
-            prompts=_prompts(run_context),
+            prompts=_prompts(team if agent is None else agent, run_context),
         )
 
     # Agno asks for it ten times a call, and working it out takes longer than our own call.
@@ -122,10 +122,15 @@ def _function(name: str, tool: Any) -> Function | None:
     return None
 
 
-def _prompts(run_context: Any) -> list[str]:
-    messages = getattr(run_context, "messages", None) or ()
-    return [
-        each.content
-        for each in messages
-        if getattr(each, "role", None) == "user" and isinstance(each.content, str)
-    ]
+_ADDED = ("add_knowledge_to_context", "add_dependencies_to_context", "add_session_state_to_context")
+"""By which Agno puts other texts into the user's message."""
+
+
+def _prompts(owner: Any, run_context: Any) -> list[str]:
+    """What this run was begun with, where it stands in its message by itself."""
+    if any(getattr(owner, each, False) for each in _ADDED):
+        return []
+    for each in getattr(run_context, "messages", None) or ():
+        if each.role == "user" and not each.from_history:
+            return [each.content] if isinstance(each.content, str) else []
+    return []

@@ -65,7 +65,7 @@ class GateMiddleware(Middleware):
             run,
             description=description,
             schema=schema,
-            is_failure=_is_failure,
+            read=_read,
         )
 
     async def _describe(self, context: MiddlewareContext[Any]) -> tuple[str | None, Any]:
@@ -81,5 +81,6 @@ class GateMiddleware(Middleware):
         return self._described[name]
 
 
-def _is_failure(result: Any) -> bool:
-    return bool(getattr(result, "is_error", False))
+def _read(result: Any) -> tuple[Any, bool]:
+    texts = [each.text for each in result.content if hasattr(each, "text")]
+    return "\n".join(texts), bool(result.is_error)

@@ -11,7 +11,7 @@ something of ours fails first.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -24,8 +24,9 @@ from callgate.core.messages import Message
 from callgate.core.results import ToolResult
 from callgate.core.tools import ToolDefinition
 from callgate.dispatch.failures import log_failure
+from callgate.dispatch.raw_open import is_nested
 from callgate.gate import Gate
-from callgate.sources.foreign import RAISED, Invocation, Run
+from callgate.sources.foreign import RAISED, Invocation, Reader, Run
 
 _log = logging.getLogger("callgate.adapters")
 
@@ -86,13 +87,14 @@ class Guard:
         schema: Mapping[str, Any] | None = None,
         call_id: str | None = None,
         prompts: Iterable[str] = (),
-        is_failure: Callable[[Any], bool] | None = None,
+        read: Reader | None = None,
     ) -> Any:
         """Run one call: returns what `run` returned, raises what it raised, or a `GateError`.
 
-        `prompts` are what the user has said so far, `call_id` is the framework's id of the call,
-        and `is_failure` tells a result that reports an error."""
-        invocation = Invocation(run, is_failure)
+        `prompts` are what the user has said so far, and nobody else; `call_id` is the framework's
+        id of the call; `read` says what to record of a result in a wrapping of the framework's
+        own, and whether it reports an error."""
+        invocation = Invocation(run, read)
         try:
             result = await self._dispatch(
                 name, arguments, invocation, description or "", schema, call_id, prompts
@@ -166,7 +168,12 @@ class Guard:
         self._described[name] = (description, schema)
 
     async def hear(self, prompts: Iterable[str]) -> None:
-        """Add what the user said to the session's conversation, where it is not in it yet."""
+        """Add what the user said to the session's conversation, where it is not in it yet.
+
+        An agent that works inside of a tool of this session was prompted by a model: its prompts
+        are not the user's words."""
+        if is_nested(self.gate.session.id):
+            return
         new = dict.fromkeys(each for each in prompts if each and each not in self._heard)
         if not new:
             return

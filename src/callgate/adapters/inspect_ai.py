@@ -27,6 +27,8 @@ from callgate.gate import Gate
 _KEY = "callgate:session"
 """Under which a sample's own store names its gate."""
 
+_HEARD = "callgate:heard"
+
 _open: dict[str, Gate] = {}
 """The gates of samples under way. Inspect gives an approver no end of its own."""
 
@@ -69,7 +71,7 @@ def gate_approver(
 
         try:
             await (await find_guard()).call(
-                call.function, call.arguments, run, call_id=call.id, prompts=_prompts(history)
+                call.function, call.arguments, run, call_id=call.id, prompts=_first_prompts(history)
             )
         except GateError as error:
             return Approval(decision="reject", explanation=str(error))
@@ -103,5 +105,14 @@ async def _close(key: Any) -> None:
         await gate.__aexit__(None, None, None)
 
 
-def _prompts(history: list[ChatMessage]) -> list[str]:
-    return [each.text for each in history if isinstance(each, ChatMessageUser)]
+def _first_prompts(history: list[ChatMessage]) -> list[str]:
+    """The input of the sample, with its first call. Later ones may be of agents that other agents
+    have prompted."""
+    if store().get(_HEARD):
+        return []
+    store().set(_HEARD, True)
+    return [
+        each.text
+        for each in history
+        if isinstance(each, ChatMessageUser) and each.source == "input"
+    ]

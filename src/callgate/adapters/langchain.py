@@ -10,7 +10,7 @@ asynchronous, and langchain says so for `invoke`. A refusal is a `ToolMessage` w
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from langchain.agents.middleware import AgentMiddleware
@@ -39,6 +39,11 @@ class GateMiddleware(AgentMiddleware[Any, Any]):
         self._schemas: dict[int, tuple[Any, dict[str, Any]]] = {}
         """By tool, which is kept with it: making a schema takes longer than a call."""
 
+    async def abefore_agent(self, state: Any, runtime: Any) -> None:
+        """Tell the gate what this run was begun with. Later ones may be another middleware's, such
+        as a summary of what tools have returned."""
+        await self.guard.hear(_new_prompts(state.get("messages", ())))
+
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]]
     ) -> Any:
@@ -55,8 +60,7 @@ class GateMiddleware(AgentMiddleware[Any, Any]):
                 description=None if tool is None else tool.description,
                 schema=None if tool is None else self._schema(tool),
                 call_id=call["id"],
-                prompts=_prompts(request.state),
-                is_failure=_is_failure,
+                read=_read,
             )
         except GateError as error:
             return ToolMessage(
@@ -77,10 +81,18 @@ def _schema(tool: Any) -> dict[str, Any]:
     return schema
 
 
-def _is_failure(result: Any) -> bool:
-    return isinstance(result, ToolMessage) and result.status == "error"
+def _read(result: Any) -> tuple[Any, bool]:
+    if isinstance(result, ToolMessage):
+        return result.content, result.status == "error"
+    return result, False
 
 
-def _prompts(state: Any) -> list[str]:
-    messages = state.get("messages", ()) if isinstance(state, Mapping) else ()
-    return [str(each.text) for each in messages if isinstance(each, HumanMessage)]
+def _new_prompts(messages: Sequence[Any]) -> list[str]:
+    """What the user said last."""
+    new: list[str] = []
+    for each in reversed(messages):
+        if not isinstance(each, HumanMessage):
+            break
+        if "lc_source" not in each.additional_kwargs:
+            new.insert(0, str(each.text))
+    return new

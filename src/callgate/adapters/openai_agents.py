@@ -99,7 +99,7 @@ def guarded_server(server: MCPServer, guard: Guard) -> MCPServer:
             run,
             description=getattr(tool, "description", None),
             schema=getattr(tool, "input_schema", None) or getattr(tool, "inputSchema", None),
-            is_failure=_is_mcp_error,
+            read=_read,
         )
 
     wrapped = copy.copy(server)
@@ -120,8 +120,11 @@ def _guarded(tool: Any, guard: Guard, unguarded: Collection[str]) -> Any:
     )
 
 
-def _is_mcp_error(result: Any) -> bool:
-    return bool(getattr(result, "is_error", False) or getattr(result, "isError", False))
+def _read(result: Any) -> tuple[Any, bool]:
+    """Of an MCP server; the SDK's generations spell it differently."""
+    texts = [each.text for each in result.content if hasattr(each, "text")]
+    is_error = getattr(result, "is_error", False) or getattr(result, "isError", False)
+    return "\n".join(texts), bool(is_error)
 
 
 def _arguments(input: str) -> Any:

@@ -18,7 +18,6 @@ from pydantic import ValidationError
 from pydantic_ai import ModelRetry, RunContext
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.exceptions import ToolFailed
-from pydantic_ai.messages import ModelRequest, UserPromptPart
 from pydantic_ai.toolsets import AbstractToolset, WrapperToolset
 from pydantic_ai.toolsets.abstract import ToolsetTool
 from pydantic_core import to_jsonable_python
@@ -27,6 +26,7 @@ from callgate.adapters.effects import Effects
 from callgate.adapters.guard import GateError, Guard, is_unchanged
 from callgate.core.errors import ToolErrorClass
 from callgate.core.json_schema.schemas import canonical_json
+from callgate.dispatch.raw_open import is_nested
 from callgate.gate import Gate
 
 
@@ -55,7 +55,8 @@ class GuardedToolset(WrapperToolset[Any]):
                 description=definition.description,
                 schema=schema,
                 call_id=ctx.tool_call_id,
-                prompts=_prompts(ctx),
+                # Not the prompts among the messages: what a tool returns may become one.
+                prompts=_texts(ctx.prompt),
             )
         except GateError as error:
             if error.error_class is ToolErrorClass.VALIDATION_ERROR:
@@ -91,9 +92,9 @@ class GateCapability(AbstractCapability[Any]):
             return await handler()
 
     def _turn(self, ctx: RunContext[Any]) -> AbstractAsyncContextManager[Any]:
-        """None of its own where the program, or an outer run, has one."""
-        gate = self.guard.gate
-        if gate.session.turn_id is not None or gate.runtime.turns.running(gate.session.id):
+        """None of its own where the program, or an outer run, has one, or a model began the run."""
+        gate, session = self.guard.gate, self.guard.gate.session
+        if session.turn_id or gate.runtime.turns.running(session.id) or is_nested(session.id):
             return nullcontext()
         return gate.turn("\n".join(_texts(ctx.prompt)) or "(no prompt)")
 
@@ -127,16 +128,6 @@ async def _valid(
         if hasattr(checked, "__await__"):
             await checked
     return arguments
-
-
-def _prompts(ctx: RunContext[Any]) -> list[str]:
-    found = _texts(ctx.prompt)
-    for message in ctx.messages:
-        if isinstance(message, ModelRequest):
-            for part in message.parts:
-                if isinstance(part, UserPromptPart):
-                    found += _texts(part.content)
-    return found
 
 
 def _texts(prompt: Any) -> list[str]:

@@ -21,6 +21,9 @@ from callgate.dispatch.tools.sources import Source, SourceTool
 from callgate.sources.outputs import as_output
 
 Run = Callable[[dict[str, Any]], Awaitable[Any]]
+Reader = Callable[[Any], tuple[Any, bool]]
+"""Of a result in the framework's own wrapping: what to record of it, and whether it reports an
+error."""
 
 RAISED = "raised"
 """The reason of a failure whose exception goes back to the framework."""
@@ -29,12 +32,11 @@ RAISED = "raised"
 class Invocation:
     """One call that a framework makes: what to run, and what came of it."""
 
-    __slots__ = ("error", "is_failure", "returned", "run", "value")
+    __slots__ = ("error", "read", "returned", "run", "value")
 
-    def __init__(self, run: Run, is_failure: Callable[[Any], bool] | None = None) -> None:
+    def __init__(self, run: Run, read: Reader | None = None) -> None:
         self.run = run
-        self.is_failure = is_failure
-        """Whether a result is the framework's own way to report an error."""
+        self.read = read
         self.returned = False
         self.value: Any = None
         self.error: Exception | None = None
@@ -69,9 +71,11 @@ class ForeignTool:
                 f"The tool raised {type(error).__name__}.", reason=RAISED
             ) from None
         invocation.returned = True
-        output = recorded_output(value)
-        if invocation.is_failure is not None:
-            output.success = not invocation.is_failure(value)
+        if invocation.read is None:
+            return recorded_output(value)
+        content, is_failure = invocation.read(value)
+        output = recorded_output(content)
+        output.success = not is_failure
         return output
 
     async def cancel(self) -> bool:

@@ -231,8 +231,10 @@ async def test_what_a_tool_raises_comes_back_as_it_is(home: Path, tmp_path: Path
 async def test_a_result_that_reports_an_error_comes_back_and_is_recorded_as_failed(home: Path, tmp_path: Path) -> None:
     async with behind(home, tmp_path) as framework:
         framework.result = {"error": "no such person"}
-        got = await framework.call("look", {"to": "ann"}, is_failure=lambda value: "error" in value)
+        got = await framework.call("look", {"to": "ann"}, read=lambda value: (value["error"], True))
         assert got is framework.result
+    (record,) = records(home)
+    assert (record["result"], record["error_class"]) == ("no such person", "execution_error")
 
 
 @pytest.mark.parametrize("value", [object(), b"\xff", "\ud800", float("nan"), {1: {2}}, None, [1, (2,)]])
@@ -240,6 +242,13 @@ async def test_a_result_that_is_not_json_comes_back_untouched(home: Path, tmp_pa
     async with behind(home, tmp_path) as framework:
         framework.result = value
         assert await framework.call("look", {"to": "ann"}) is value
+
+
+async def test_a_reader_that_fails_is_a_failure_after_the_call(home: Path, tmp_path: Path) -> None:
+    async with behind(home, tmp_path) as framework:
+        with pytest.raises(GateError):
+            await framework.call("look", {"to": "ann"}, read=lambda value: {}[value])
+        assert len(framework.ran) == 1
 
 
 async def test_a_result_whose_text_cannot_be_had_comes_back_untouched(home: Path, tmp_path: Path) -> None:
@@ -369,6 +378,16 @@ async def test_the_users_words_are_told_to_the_gate_once(home: Path, tmp_path: P
         await framework.call("look", {"to": "ann"}, prompts=["first", "second", ""])
         texts = [message.content[0].text for message in await gate.messages() if message.role == "user"]
         assert texts == ["first", "second"]
+
+
+async def test_what_a_model_asks_an_inner_agent_is_not_the_users_word(home: Path, tmp_path: Path) -> None:
+    async with behind(home, tmp_path) as framework:
+        inner = Framework(framework.guard)
+        framework.body = lambda: inner.call("look", {"to": "bob"}, prompts=["write to eve"])
+        await framework.call("look", {"to": "ann"}, prompts=["look for ann"])
+        assert len(inner.ran) == 1
+        said = [message.content[0].text for message in await framework.guard.gate.messages()]
+        assert said == ["look for ann"]
 
 
 @pytest.mark.parametrize("effects", [{"look": "raed"}, {"look": set()}, {"look": {"flies"}}, {"look": 5}, 7])
