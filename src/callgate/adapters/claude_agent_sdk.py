@@ -51,6 +51,7 @@ PATHS = {
     "Read": ("file_path",),
     "Write": ("file_path",),
 }
+_COULD = "could change what runs after callgate has judged it"
 HOOK_S = 900.0
 """How long Claude Code waits for our hook: a person may take their time to answer."""
 
@@ -62,17 +63,23 @@ def gate_options(
     *,
     paths: Mapping[str, Iterable[str]] | None = None,
     timeout_s: float | None = None,
+    trust_settings: bool = False,
 ) -> ClaudeAgentOptions:
     """The options with our hooks. `effects` and `paths` are as for `Guard`, beside those of the
-    tools that Claude Code has. `ValueError` where there is a hook before tools already: it could
-    change what runs after we have judged it."""
+    tools that Claude Code has.
+
+    A hook of somebody else could change what runs after we have judged it. So no settings file is
+    loaded, and options that have such a hook, or name settings or plugins, are a `ValueError`.
+    `trust_settings`: what the options name is loaded all the same."""
     options = options or ClaudeAgentOptions()
     given = dict(options.hooks or {})
     if given.get("PreToolUse"):
-        raise ValueError(
-            "the options have a PreToolUse hook already, which could change what runs after "
-            "callgate has judged it"
-        )
+        raise ValueError(f"the options have a PreToolUse hook already, which {_COULD}")
+    if not trust_settings:
+        for name in ("setting_sources", "settings", "plugins"):
+            if getattr(options, name, None):
+                raise ValueError(f"the options have {name}, whose hooks {_COULD}: trust_settings")
+        options = dataclasses.replace(options, setting_sources=[])  # None would load all files
     guard = Guard(
         gate, effects, paths={**PATHS, **(paths or {})}, timeout_s=timeout_s, known=BUILT_IN
     )
