@@ -5,4 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
+pytest.register_assert_rewrite("tests.frameworks.contract")
+
 collect_ignore_glob = [] if Path(sys.prefix).name == "frameworks" else ["test_*.py"]

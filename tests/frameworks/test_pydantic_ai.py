@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import datetime
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,7 +26,7 @@ from callgate import Answer, Gate, Outcome
 from callgate.adapters.guard import Guard
 from callgate.adapters.pydantic_ai import GateCapability, GuardedToolset
 from tests.frameworks.contract import *  # noqa: F403
-from tests.frameworks.contract import gate_for
+from tests.frameworks.contract import LIMIT_S, gate_for
 from tests.frameworks.world import EFFECTS, PROMPT, Person, World
 
 
@@ -164,3 +165,26 @@ async def test_an_agent_inside_of_a_tool_is_judged_and_its_prompt_is_not_the_use
         await Agent(scripted("delegate", {}), toolsets=[toolset]).run(PROMPT)
         said = [message.content[0].text for message in await gate.messages() if message.role == "user"]
     assert (said, world.ran) == ([PROMPT], [])
+
+
+async def test_a_question_of_a_run_waits_for_an_answer_from_elsewhere(home: Path, tmp_path: Path) -> None:
+    world = World()
+    async with gate_for(tmp_path, home) as gate:
+        asked = gate.events({"tool.confirmation_requested"})
+        task = asyncio.create_task(ByCapability().run(gate, world, "send_mail", {"to": "ann"}))
+        await asyncio.wait_for(anext(aiter(asked)), LIMIT_S)
+        async with gate_for(tmp_path, home) as other:
+            (question,) = await other.runtime.open_confirmations()
+            await other.runtime.answer(question.id, Answer(decision=Outcome.ALLOW))
+            assert await asyncio.wait_for(task, LIMIT_S) == ["sent to ann"]
+
+
+async def test_runs_side_by_side_on_one_gate_all_end(home: Path, tmp_path: Path) -> None:
+    world = World()
+    async with gate_for(tmp_path, home, Person()) as gate:
+        agent = ByCapability().agent(gate, world, scripted("send_mail", {"to": "ann"}))
+        results = await asyncio.gather(*(agent.run(f"write {number}") for number in range(6)))
+        assert [returned(each.all_messages()) for each in results] == [["sent to ann"]] * 6
+        said = [message.content[0].text for message in await gate.messages() if message.role == "user"]
+        assert sorted(said) == [f"write {number}" for number in range(6)]
+        assert gate.session.turn_id is None
