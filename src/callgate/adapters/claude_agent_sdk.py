@@ -83,7 +83,7 @@ def gate_options(
     guard = Guard(
         gate, effects, paths={**PATHS, **(paths or {})}, timeout_s=timeout_s, known=BUILT_IN
     )
-    session = _HookedCalls(guard)
+    session = _OpenCalls(guard)
     given["PreToolUse"] = [HookMatcher(hooks=[session.before], timeout=HOOK_S, on_failure="block")]
     for event, hook in (
         ("UserPromptSubmit", session.prompted),
@@ -95,7 +95,7 @@ def gate_options(
     return dataclasses.replace(options, hooks=given)
 
 
-class _HookedCalls:
+class _OpenCalls:
     """The calls that Claude Code has begun, by its id of each."""
 
     def __init__(self, guard: Guard) -> None:
@@ -121,7 +121,7 @@ class _HookedCalls:
         call = self._tasks.start(
             self._guard.call(event["tool_name"], event["tool_input"], run, call_id=id)
         )
-        call.add_done_callback(partial(_ended, allowed))
+        call.add_done_callback(partial(_report_refusal, allowed))
         try:
             return _decision("allow", "callgate", await allowed)
         except GateError as error:
@@ -139,7 +139,7 @@ class _HookedCalls:
         return {}
 
     async def prompted(self, event: Any, tool_use_id: str | None, context: Any) -> dict[str, Any]:
-        await self._guard.hear([event["prompt"]])
+        await self._guard.add_prompts([event["prompt"]])
         return {}
 
     async def stopped(self, event: Any, tool_use_id: str | None, context: Any) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def _decision(
     return {"hookSpecificOutput": {**output, **updated}}
 
 
-def _ended(allowed: asyncio.Future[Any], call: asyncio.Task[Any]) -> None:
+def _report_refusal(allowed: asyncio.Future[Any], call: asyncio.Task[Any]) -> None:
     """A call that was not allowed has its reason; of one that was, the record has the end."""
     error = None if call.cancelled() else call.exception()
     if not allowed.done():

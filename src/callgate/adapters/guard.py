@@ -22,6 +22,7 @@ from callgate.core.errors import ToolErrorClass, ToolRegistrationError
 from callgate.core.json_schema.schemas import canonical_json
 from callgate.core.messages import Message
 from callgate.core.results import ToolResult
+from callgate.core.stores import StoreError
 from callgate.core.tools import ToolDefinition
 from callgate.dispatch.failures import log_failure
 from callgate.dispatch.raw_open import is_nested
@@ -31,8 +32,8 @@ from callgate.sources.foreign import RAISED, Invocation, Reader, Run
 _log = logging.getLogger("callgate.adapters")
 
 NOT_JUDGED = "The call was not run: callgate could not judge it. The log of the program says why."
-MOST_HEARD = 1_024
-"""Prompts that are remembered as told, so that none is told twice."""
+MOST_PROMPTS = 1_024
+"""Prompts that are remembered as recorded, so that none is recorded twice."""
 
 
 class GateError(Exception):
@@ -75,7 +76,7 @@ class Guard:
         self._tools = gate.foreign_tools
         self._described: dict[str, tuple[str, Mapping[str, Any] | None]] = {}
         """What the framework said of each tool when it was registered."""
-        self._heard: dict[str, None] = {}
+        self._prompts: dict[str, None] = {}
 
     async def call(
         self,
@@ -122,7 +123,7 @@ class Guard:
     ) -> ToolResult:
         gate, tools = self.gate, self._tools
         if prompts:
-            await self.hear(prompts)
+            await self.add_prompts(prompts)
         known = self._described.get(name)
         if (
             known is None
@@ -167,29 +168,35 @@ class Guard:
         self._tools.register(definition, self)
         self._described[name] = (description, schema)
 
-    async def hear(self, prompts: Iterable[str]) -> None:
+    async def add_prompts(self, prompts: Iterable[str]) -> None:
         """Add what the user said to the session's conversation, where it is not in it yet.
 
         An agent that works inside of a tool of this session was prompted by a model: its prompts
         are not the user's words."""
         if is_nested(self.gate.session.id):
             return
-        new = dict.fromkeys(each for each in prompts if each and each not in self._heard)
+        new = dict.fromkeys(each for each in prompts if each and each not in self._prompts)
         if not new:
             return
-        self._heard.update(new)
-        while len(self._heard) > MOST_HEARD:
-            del self._heard[next(iter(self._heard))]
-        told = {
+        self._prompts.update(new)
+        while len(self._prompts) > MOST_PROMPTS:
+            del self._prompts[next(iter(self._prompts))]
+        try:
+            recorded = await self._recorded_prompts()
+            for prompt in new:
+                if prompt not in recorded:
+                    await self.gate.say(Message.text("user", prompt))
+        except StoreError as error:  # a call without effects needs no store
+            _log.warning("what the user said could not be recorded: %s", error)
+
+    async def _recorded_prompts(self) -> set[str]:
+        return {
             block.text
             for message in await self.gate.messages()
             if message.role == "user"
             for block in message.content
             if isinstance(block, TextBlock)
         }
-        for prompt in new:
-            if prompt not in told:
-                await self.gate.say(Message.text("user", prompt))
 
 
 def is_unchanged(judged: dict[str, Any], given: Any) -> bool:

@@ -27,7 +27,7 @@ from callgate.gate import Gate
 _KEY = "callgate:session"
 """Under which a sample's own store names its gate."""
 
-_HEARD = "callgate:heard"
+_PROMPTED = "callgate:prompted"
 
 _open: dict[str, Gate] = {}
 """The gates of samples under way. Inspect gives an approver no end of its own."""
@@ -108,9 +108,9 @@ async def _close(key: Any) -> None:
 def _first_prompts(history: list[ChatMessage]) -> list[str]:
     """The input of the sample, with its first call. Later ones may be of agents that other agents
     have prompted."""
-    if store().get(_HEARD):
+    if store().get(_PROMPTED):
         return []
-    store().set(_HEARD, True)
+    store().set(_PROMPTED, True)
     return [
         each.text
         for each in history

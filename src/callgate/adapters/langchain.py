@@ -42,7 +42,7 @@ class GateMiddleware(AgentMiddleware[Any, Any]):
     async def abefore_agent(self, state: Any, runtime: Any) -> None:
         """Tell the gate what this run was begun with. Later ones may be another middleware's, such
         as a summary of what tools have returned."""
-        await self.guard.hear(_new_prompts(state.get("messages", ())))
+        await self.guard.add_prompts(_new_prompts(state.get("messages", ())))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]]

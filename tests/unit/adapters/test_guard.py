@@ -14,6 +14,7 @@ import pytest
 
 from callgate import Answer, Confirmation, Gate, Outcome, ToolErrorClass, tool
 from callgate.adapters.guard import GateError, Guard
+from callgate.core.stores import StoreError
 
 OPTIONAL = {
     "type": "object",
@@ -388,6 +389,17 @@ async def test_what_a_model_asks_an_inner_agent_is_not_the_users_word(home: Path
         assert len(inner.ran) == 1
         said = [message.content[0].text for message in await framework.guard.gate.messages()]
         assert said == ["look for ann"]
+
+
+async def test_a_call_that_only_reads_runs_where_prompts_cannot_be_recorded(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unwritable(message: Any) -> None:
+        raise StoreError("the disk is full")
+
+    async with behind(home, tmp_path) as framework:
+        monkeypatch.setattr(framework.guard.gate, "say", unwritable)
+        assert await framework.call("look", {"to": "ann"}, prompts=["look for ann"]) == "sent"
 
 
 @pytest.mark.parametrize("effects", [{"look": "raed"}, {"look": set()}, {"look": {"flies"}}, {"look": 5}, 7])
