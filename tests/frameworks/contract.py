@@ -156,8 +156,6 @@ async def test_a_closed_gate_runs_nothing(harness: Harness, home: Path, tmp_path
 
 
 async def test_the_gate_is_told_what_the_user_said(harness: Harness, home: Path, tmp_path: Path) -> None:
-    if not harness.knows_prompts:
-        return
     async with gate_for(tmp_path, home) as gate:
         await harness.run(gate, World(), "look", {"to": "ann"})
         said = [message.content[0].text for message in await gate.messages() if message.role == "user"]

@@ -54,7 +54,6 @@ def returned(messages: list[Any]) -> list[str]:
 
 
 class Harness:
-    knows_prompts = True
     shows_errors = True
 
     async def run(

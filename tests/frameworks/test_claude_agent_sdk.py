@@ -41,7 +41,6 @@ def server_of(world: World) -> Any:
 
 
 class Harness:
-    knows_prompts = True
     shows_errors = True
 
     def __init__(self, directory: Path) -> None:

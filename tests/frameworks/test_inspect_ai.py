@@ -95,7 +95,6 @@ async def evaluate(task: Task, model: Any, directory: Path, approval: Any = None
 
 
 class Harness:
-    knows_prompts = True
     shows_errors = False
 
     def __init__(self, directory: Path) -> None:

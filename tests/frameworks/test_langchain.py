@@ -48,7 +48,6 @@ def returned(messages: list[Any]) -> list[str]:
 
 
 class Harness:
-    knows_prompts = True
     shows_errors = True
 
     async def run(

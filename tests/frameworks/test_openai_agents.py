@@ -62,7 +62,6 @@ def returned(items: list[Any]) -> list[str]:
 
 
 class Harness:
-    knows_prompts = True
     shows_errors = False  # a tool's exception is text before an adapter sees it
 
     async def run(

@@ -53,7 +53,6 @@ def scripted(tool: str, arguments: dict[str, Any]) -> FunctionModel:
 
 
 class ByCapability:
-    knows_prompts = True
     shows_errors = True
 
     def agent(self, gate: Gate | None, world: World, model: FunctionModel) -> Agent:

@@ -62,8 +62,6 @@ class Person:
 class Harness(Protocol):
     """A framework with a scripted model, which calls one tool and ends."""
 
-    knows_prompts: bool
-    """Whether its adapter is given what the user said."""
     shows_errors: bool
     """Whether its adapter sees that a tool has failed."""
 
