@@ -11,8 +11,8 @@ PACKAGE := $(PIP) --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test quick test-pythons lint soak spec mcp-conformance bench docs reference pictures recording \
-  constraints peers safety safety-requirements clean
+.PHONY: help demo test quick test-pythons lint soak spec mcp-conformance frameworks bench docs reference pictures \
+  recording constraints peers framework-pins safety safety-requirements clean
 
 help:
 	@echo "make demo         set up and show callgate at work"
@@ -23,6 +23,7 @@ help:
 	@echo "make soak         the long tests, which 'make test' leaves out"
 	@echo "make spec         how many conformance items are covered (ARGS=--open lists the rest)"
 	@echo "make mcp-conformance  MCP's own test suite, N/N for each of its sets"
+	@echo "make frameworks   the adapters of agent frameworks, with those frameworks (PyPI)"
 	@echo "make bench        the benchmark table, beside other libraries"
 	@echo "make safety       how many attacks reach their goal behind which gate (ARGS=--help)"
 	@echo "make docs         the documentation as a site, in .build/site"
@@ -32,6 +33,7 @@ help:
 	@echo "make constraints  resolve the dependencies anew (Python 3.11)"
 	@echo "make peers        resolve the libraries of the benchmarks anew (Python 3.11)"
 	@echo "make safety-requirements  resolve what the safety figure needs anew (Python 3.11)"
+	@echo "make framework-pins  resolve the frameworks anew (Python 3.11)"
 	@echo "make clean        remove everything that these commands made"
 
 demo: .venv/.ready
@@ -39,7 +41,7 @@ demo: .venv/.ready
 
 # bubblewrap and the dashboard are tested too; where the system has no bwrap and no chromium, they
 # are found here (in vain elsewhere).
-test quick soak pictures recording safety: export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
+test quick soak pictures recording safety frameworks: export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
 
 test: lint
 	@sh scripts/get_bubblewrap.sh
@@ -81,6 +83,15 @@ mcp-conformance: .venv/.ready-dev
 	@sh scripts/get_mcp_suite.sh
 	@$(BIN)/python -m tests.mcp_conformance.run
 
+# In an environment of their own: they are large, and no part of callgate's own dependencies.
+frameworks:
+	@sh scripts/get_bubblewrap.sh
+	@if $(MAKE) --no-print-directory .build/frameworks/.ready; then \
+	  .build/frameworks/bin/python -m scripts.frameworks run $(PYTEST_ARGS); \
+	else \
+	  echo "Not tested, because they could not be installed: the adapters of agent frameworks."; \
+	fi
+
 spec: .venv/.ready-dev
 	@$(BIN)/python -m tests.spec.report $(ARGS)
 
@@ -114,6 +125,9 @@ peers: .build/constraints/.ready
 
 safety-requirements: .build/constraints/.ready
 	@.build/constraints/bin/python -m scripts.safety_requirements safety/requirements.txt
+
+framework-pins: .build/constraints/.ready
+	@.build/constraints/bin/python -m scripts.frameworks pin tests/frameworks/requirements.txt
 
 clean:
 	rm -rf .venv .build .tools dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \
@@ -178,4 +192,15 @@ endef
 	@.build/safety/bin/python $(HASHED) -r .build/safety/needs.txt
 	@.build/safety/bin/python $(HASHED) --no-deps -r safety/requirements.txt
 	@.build/safety/bin/python $(PACKAGE)
+	@touch $@
+
+# callgate with its own dependencies, and on top of them the frameworks that it has adapters for.
+.build/frameworks/.ready: pyproject.toml constraints.txt tests/frameworks/requirements.txt
+	$(check_python)
+	@echo "Installing callgate and the agent frameworks ..."
+	@"$(PYTHON)" -m venv --clear .build/frameworks
+	@sed '/^# for development/,$$d' constraints.txt > .build/frameworks/needs.txt
+	@.build/frameworks/bin/python $(HASHED) -r .build/frameworks/needs.txt
+	@.build/frameworks/bin/python $(HASHED) --no-deps -r tests/frameworks/requirements.txt
+	@.build/frameworks/bin/python $(PACKAGE)
 	@touch $@

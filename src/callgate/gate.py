@@ -13,6 +13,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import ExitStack, asynccontextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from callgate.config.home import Home
@@ -51,6 +52,7 @@ if TYPE_CHECKING:  # loaded where a model is at work
     from callgate.agent.shows import Screen
     from callgate.agent.turns import TurnEnd
     from callgate.core.models import Model
+    from callgate.sources.foreign import ForeignTools
 
 Dialect = Literal["anthropic", "openai", "openai-responses", "mcp"]
 
@@ -202,6 +204,15 @@ class Gate:
 
     def register(self, factory: ToolFactory) -> None:
         self._wired.register(factory)
+
+    @cached_property
+    def foreign_tools(self) -> ForeignTools:
+        """Tools that an agent framework runs itself, for its adapter (`callgate.adapters`)."""
+        from callgate.sources.foreign import ForeignTools  # lazy: only with a framework  # noqa: PLC0415
+
+        tools = ForeignTools()
+        self.runtime.dispatcher.registry.add(tools)
+        return tools
 
     def definitions(self, dialect: Dialect) -> list[dict[str, Any]]:
         """The tools of this session, as a model provider wants to be told of them."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("callgate.tool")
 
 ToolKind = Literal["read", "edit", "delete", "move", "search", "execute", "think", "fetch", "other"]
-ToolOrigin = Literal["python", "builtin", "host", "mcp", "client"]
+ToolOrigin = Literal["python", "builtin", "host", "mcp", "client", "framework"]
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):

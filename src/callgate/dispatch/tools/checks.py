@@ -26,6 +26,9 @@ from callgate.redaction.summaries import ArgumentSummary
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 _MCP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}\Z|mcp\.[a-z0-9_-]+/[!-~]{1,128}\Z")
 """What others call the tool of an MCP server, and what rules and people call it."""
+_FRAMEWORK_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}\Z")
+_SHAPES = {"mcp": _MCP_NAME, "framework": _FRAMEWORK_NAME}
+"""By where a tool comes from: the names, and the schemas in all of JSON Schema, are others'."""
 _PATH_NAMES = frozenset({"path", "paths", "file", "files", "cwd", "dir", "directory", "root"})
 SLOW = frozenset({SideEffects.EXECUTE, SideEffects.NETWORK})
 _OUTWARD = frozenset(
@@ -110,17 +113,18 @@ def examine(tool: SourceTool, max_bytes: int = MAX_BYTES) -> Registered:
     definition = _definition(tool.factory)
     name = definition.name
     for spelling in (name, *definition.aliases):
-        shape = _MCP_NAME if definition.source == "mcp" else _NAME
+        shape = _SHAPES.get(definition.source, _NAME)
         if not isinstance(spelling, str) or not shape.match(spelling):
-            raise ToolRegistrationError(
-                f"tool name {spelling!r} must be snake_case: a-z, 0-9 and _, at most 64"
-            )
+            allowed = "snake_case: a-z, 0-9 and _, at most 64"
+            if definition.source in _SHAPES:
+                allowed = "of letters, digits, _, - and ., at most 128"
+            raise ToolRegistrationError(f"tool name {spelling!r} must be {allowed}")
     effect, capabilities = _effect(definition)
     schema = ArgumentSchema(
         definition.input_schema,
         name,
         max_bytes=max_bytes,
-        foreign=definition.source == "mcp",  # whose schema may use all of JSON Schema
+        foreign=definition.source in _SHAPES,
         lazy=definition.source == "builtin",
     )
     if definition.output_schema is not None:
