@@ -21,6 +21,7 @@ from callgate.core.tools import ToolFactory
 from callgate.dispatch.dispatcher import ToolDispatcher
 from callgate.dispatch.early_answers import EarlyAnswers, early_result
 from callgate.dispatch.journal import LEFT_OPEN
+from callgate.dispatch.performers import Performer
 from callgate.dispatch.permission import questions
 from callgate.dispatch.permission.asking import Elsewhere
 from callgate.dispatch.permission.confirmations import Answer, Confirmation, Confirmer, Receipt
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from callgate.core.settings_state import SettingsState
 
 # What its methods take and return is imported from here; the dispatcher's modules are its own.
-__all__ = ["Registered", "Resumed", "RunningCall", "Runtime", "Stop"]
+__all__ = ["Performer", "Registered", "Resumed", "RunningCall", "Runtime", "Stop"]
 
 
 class Resumed(msgspec.Struct, frozen=True):
@@ -105,6 +106,12 @@ class Runtime:
 
     def call(self, call: ToolCall) -> Coroutine[Any, Any, ToolResult]:
         return self.dispatcher.run(call)
+
+    def call_performed(
+        self, call: ToolCall, performer: Performer
+    ) -> Coroutine[Any, Any, ToolResult]:
+        """`call`, judged and recorded here, and run by somebody else."""
+        return self.dispatcher.run(call, performer=performer)
 
     def begin(self, call: ToolCall) -> ToolResult | Coroutine[Any, Any, ToolResult]:
         """`call_promptly` as far as it needs no wait: its result, or what to await for that."""

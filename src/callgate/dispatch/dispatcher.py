@@ -52,6 +52,7 @@ from callgate.dispatch.execute import Stopped, execute
 from callgate.dispatch.failures import log_failure
 from callgate.dispatch.journal import Journal
 from callgate.dispatch.lanes import Lanes
+from callgate.dispatch.performers import Performer
 from callgate.dispatch.permission.asking import LeftOpen
 from callgate.dispatch.permission.confirmations import Confirmation
 from callgate.dispatch.plans import Plan, Plans
@@ -121,12 +122,16 @@ class ToolDispatcher:
         return self.files.artifacts
 
     async def run(
-        self, call: ToolCall, confirmation: Confirmation | None = None, task: Task | None = None
+        self,
+        call: ToolCall,
+        confirmation: Confirmation | None = None,
+        task: Task | None = None,
+        performer: Performer | None = None,
     ) -> ToolResult:
         """Run one call. Refusals and failures come back as results, never as exceptions.
 
         `confirmation` is the question about it that was put before a restart; `task` is the
-        current one, if it serves this call alone."""
+        current one, if it serves this call alone; `performer` runs it in place of its tool."""
         journal = Journal(call, self._sink, self._log, self._records)
         if confirmation is not None and self.running.closing:
             return journal.left_open()
@@ -141,7 +146,8 @@ class ToolDispatcher:
             if confirmation is not None:
                 await journal.asked_before(confirmation)
             plan = self._plans.find(call)
-            tool = plan.tool
+            tool = plan.tool if performer is None else performer.take(plan.tool)
+            by_agent = performer is not None and performer.by_agent
             timeout_s = plan.timeout_s if call.timeout_s is None else plan.time_limit(call)
             if tool.definition.sandboxed and call.session.pool is None:
                 await self.confinement.ready()
@@ -149,9 +155,11 @@ class ToolDispatcher:
             if call.session.pool is not None:
                 subject = await self.confinement.place(call, subject, running)
             elif plan.is_confined:
-                subject = self.confinement.enclose(call, subject)
+                subject = self.confinement.enclose(call, subject, by_agent=by_agent)
                 subject = self.confinement.confine(call, subject)
             decision = judge(call, subject, self.authority)
+            if by_agent:
+                decision = self.confinement.unbound(call, subject, decision)
             if subject.enclosure is not None:
                 self.confinement.ensure(call, subject, decision)
             if confirmation is not None or decision.outcome is not Outcome.ALLOW:
@@ -161,12 +169,15 @@ class ToolDispatcher:
                 )
                 if answer is not None and answer.arguments is not None:
                     subject = Subject(tool, plan.validate(answer.arguments))
-                    subject = await self.confinement.amended(call, subject, running)
+                    subject = await self.confinement.amended(
+                        call, subject, running, by_agent=by_agent
+                    )
                 if answer is not None:
                     accept(call, subject, decision, self.authority, answer)
             if tool.has_effects:
                 journal.ensure_recordable()
-            ticket = self._lanes.enter(running, tool)
+            # An agent that runs it itself waits for no slot of ours, and may never tell its end.
+            ticket = None if by_agent else self._lanes.enter(running, tool)
             if ticket is not None:
                 await self._wait_in_lane(ticket, running, subject, decision)
             if running.stop is not None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # heavy
     from callgate.sources.message_log import LoggedMessage
     from callgate.sources.proposals import Proposal
     from callgate.sources.workers.placing import PooledCalls
+    from callgate.surfaces.hooks.service import HookService
 
 
 class Hosting(Protocol):
@@ -87,3 +88,5 @@ class Dependencies(NamedTuple):
     """Shared with other surfaces, too."""
     workers: Callable[[], PooledCalls] | None = None
     """Remote workers; None: none are taken here."""
+    hooks: Callable[[], HookService] | None = None
+    """Calls of other agents; None: none are taken here."""
