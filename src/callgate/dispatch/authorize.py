@@ -74,7 +74,7 @@ async def authorize(
         await journal.write_question(confirmation, running)
     confirmations = authority.confirmations
     closed = await confirmations.ask(confirmation, call.session, running, hash, journal.answered)
-    answer = _answer(closed, confirmations.timeout_s)
+    answer = _answer(closed, _answer_s(call, confirmations))
     if answer.decision is not Outcome.ALLOW:
         _remember(call, subject, decision, authority, answer)
         reason = f" They said: {answer.reason}" if answer.reason else ""
@@ -174,6 +174,12 @@ async def _ensure_somebody(
         )
 
 
+def _answer_s(call: ToolCall, confirmations: Confirmations) -> float:
+    """How long a question about a call waits."""
+    limit_s = confirmations.timeout_s
+    return limit_s if call.answer_s is None else min(limit_s, call.answer_s)
+
+
 def _answer(closed: Closed, timeout_s: float) -> Answer:
     """What a person said; raises where nobody did."""
     if closed.answer is not None:
@@ -260,7 +266,7 @@ def _confirmation(
             resolved.relative for resolved in subject.resolved_paths if writes
         ),
         command_summary=summarize(redact(command)) if isinstance(command, str) else None,
-        expires_at=time.time() + authority.confirmations.timeout_s,
+        expires_at=time.time() + _answer_s(call, authority.confirmations),
     )
 
 

@@ -11,6 +11,7 @@ import socket
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from callgate.config.schema import HooksTable
 from callgate.instance.directories import ServedDirectories
 from callgate.surfaces.draining import Draining
 from callgate.surfaces.hooks.socket_files import bind, release
@@ -39,9 +40,13 @@ class AgentHooks:
             self._wired.runtime,
             self._directories.open_session,
             self._wired.home.path,
-            lambda: self._wired.settings.hooks,
+            self._settings,
             lambda: self._draining.has_begun,
         )
+
+    def _settings(self) -> HooksTable:
+        self._wired.policies.refresh()
+        return self._wired.settings.hooks
 
     def start(self) -> None:
         """Listen. Without a socket the hooks refuse every call."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import stat
 import tomllib
@@ -65,16 +66,16 @@ def read(path: str) -> str | None:
         raise CliError(f"{path} is not UTF-8 text: nothing was changed") from None
 
 
-def with_hook(agent: str, home: str, text: str, http: HttpForm | None = None) -> str:
+def with_hook(agent: str, home: str, text: str, wait_s: float, http: HttpForm | None = None) -> str:
     """An agent's settings with our hook in them, once. Raises `CliError`."""
     text = without_hook(agent, home, text)
     if agent == "opencode":
-        return scripts.plugin(home)
+        return scripts.plugin(home, wait_s)
     if agent in ("vibe", "kimi"):
-        return _with_toml(agent, home, text)
+        return _with_toml(agent, home, text, wait_s)
     try:
         for event, phase in _EVENTS[agent]:
-            text = with_item(text, ("hooks", event), _entry(agent, home, phase, http))
+            text = with_item(text, ("hooks", event), _entry(agent, home, phase, wait_s, http))
         if agent == "cursor" and "version" not in value_of(text, parse(text)):
             text = text.replace("{", '{\n  "version": 1,', 1)
     except NotJson as error:
@@ -82,8 +83,10 @@ def with_hook(agent: str, home: str, text: str, http: HttpForm | None = None) ->
     return text
 
 
-def _entry(agent: str, home: str, phase: str, http: HttpForm | None) -> dict[str, Any]:
-    command, seconds = scripts.command(home, agent, phase), scripts.AGENT_LIMIT_S
+def _entry(
+    agent: str, home: str, phase: str, wait_s: float, http: HttpForm | None
+) -> dict[str, Any]:
+    command, seconds = scripts.command(home, agent, phase), math.ceil(wait_s) + scripts.AGENT_S
     if agent == "cursor":
         closed = {"failClosed": True} if phase == "pre" else {}
         return {"command": command, "timeout": seconds, **closed}
@@ -98,12 +101,12 @@ def _entry(agent: str, home: str, phase: str, http: HttpForm | None) -> dict[str
     return {"matcher": ".*" if agent == "codex" else "*", "hooks": [hook]}
 
 
-def _with_toml(agent: str, home: str, text: str) -> str:
+def _with_toml(agent: str, home: str, text: str, wait_s: float) -> str:
     def quoted(value: str) -> str:
         return json.dumps(value)  # a basic string of TOML, too: all of it is ASCII
 
     pre, post = (quoted(scripts.command(home, agent, phase)) for phase in ("pre", "post"))
-    seconds = scripts.AGENT_LIMIT_S
+    seconds = math.ceil(wait_s) + scripts.AGENT_S
     if agent == "vibe":
         rows = [
             f'name = "callgate"\ntype = "pre_tool"\ncommand = {pre}\n'
@@ -160,8 +163,8 @@ def is_ours(entry: Any, home: str, agent: str) -> bool:
 def entries(agent: str, text: str, home: str) -> list[dict[str, Any]]:
     """Our hooks before a call, as an agent's settings have them; none where they lack."""
     if agent == "opencode":
-        same = text == scripts.plugin(home)
-        return [{"command": "plugin"}] if same else []
+        marked = json.dumps(os.path.join(hook_directory(home, agent), "hook")) in text
+        return [{"command": "plugin"}] if marked else []
     if agent in ("vibe", "kimi"):
         try:
             hooks = tomllib.loads(text).get("hooks", [])

@@ -16,6 +16,7 @@ from callgate.cli.ui.terminal import say
 from callgate.cli.ui.visible import visible
 from callgate.config.agent_settings import AGENTS, hook_directory, token_file, user_file
 from callgate.config.home import Home
+from callgate.config.load import SettingsError, load_user
 from callgate.core.errors import ToolErrorClass
 from callgate.surfaces.http.addresses import USUAL_HOST, USUAL_PORT
 from callgate.surfaces.socket.instances import live
@@ -25,12 +26,15 @@ def install(options: Namespace) -> int:
     agent, home, path = _agent(options), Home.from_environment().path, _file(options)
     refuse_within_a_call("callgate hook install")
     form = _form(agent, options.form)
+    wait_s = _wait_s()
     before = editing.read(path)
     try:
         if not options.dry_run:
-            scripts.write_scripts(home, agent)
+            scripts.write_scripts(home, agent, wait_s)
         http = _http(home, agent) if form == "http" else None
-        edit = editing.Edit(path, before, editing.with_hook(agent, home, before or "", http))
+        edit = editing.Edit(
+            path, before, editing.with_hook(agent, home, before or "", wait_s, http)
+        )
         changed = edit.after != before
         if changed and not options.dry_run:
             editing.apply(edit)
@@ -125,6 +129,14 @@ def _form(agent: str, form: str | None) -> str:
     if form == "http" and agent != "claude":
         raise CliError(f"{AGENTS[agent].label} has no HTTP hooks that block: use --form command")
     return form or ("http" if agent == "claude" else "command")
+
+
+def _wait_s() -> float:
+    """How long a hook waits for a person, as the settings say."""
+    try:
+        return load_user(Home.from_environment())[0].hooks.wait_s
+    except SettingsError as error:
+        raise CliError(str(error), reason="settings_invalid") from error
 
 
 def _http(home: str, agent: str) -> editing.HttpForm:

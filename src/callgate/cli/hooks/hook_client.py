@@ -1,7 +1,7 @@
 """What an agent's hook runs: hands the event to an instance, prints the answer. Standard library
 only, and run by its file, so that nothing else is loaded.
 
-    hook_client.py AGENT pre|post DIRECTORY REFUSAL   < event
+    hook_client.py AGENT pre|post DIRECTORY REFUSAL SECONDS   < event
     hook_client.py AGENT run DIRECTORY TICKET
 
 Whatever goes wrong before a call, REFUSAL is printed, with the reason in it. The shell script
@@ -14,7 +14,7 @@ import os
 import sys
 
 REASON = "@REASON@"
-_LIMIT_S = 110
+_RUN_S = 86_400.0
 _CONNECT_S = 5
 _MAX_EVENT = 32 * 1024 * 1024
 _MOST_ANSWER = 16 * 1024 * 1024
@@ -25,11 +25,11 @@ class NoAnswer(Exception):
 
 
 def main(argv: list[str], stdin: int = 0, stdout: int = 1) -> int:
-    agent, phase, directory, last = argv
+    agent, phase, directory, last = argv[:4]
     if phase == "run":
         return _run(agent, directory, last, stdout)
     try:
-        answer = _ask(agent, directory, _read_event(stdin))
+        answer = _ask(agent, directory, _read_event(stdin), float(argv[4]))
     except NoAnswer as error:
         answer = b"" if phase == "post" else _refusal(last, str(error))
     except (OSError, ValueError) as error:
@@ -51,9 +51,9 @@ def _read_event(stdin: int) -> bytes:
     return b"".join(pieces)
 
 
-def _ask(agent: str, directory: str, event: bytes) -> bytes:
+def _ask(agent: str, directory: str, event: bytes, limit_s: float) -> bytes:
     header = _header(agent, directory, f', "size": {len(event)}')
-    kind, sizes, answer = _converse(directory, header + event)
+    kind, sizes, answer = _converse(directory, header + event, limit_s)
     if kind != b"callgate-hook" or len(sizes) != 1 or int(sizes[0]) != len(answer):
         raise NoAnswer("The callgate instance gave no whole answer.")
     return answer
@@ -66,7 +66,7 @@ def _run(agent: str, directory: str, ticket: str, stdout: int) -> int:
         return 1
     try:
         header = _header(agent, directory, f', "ticket": "{ticket}"')
-        kind, sizes, text = _converse(directory, header)
+        kind, sizes, text = _converse(directory, header, _RUN_S)
         if kind != b"callgate-run" or len(sizes) != 2 or int(sizes[1]) != len(text):
             raise NoAnswer("the ticket was used before, or its call has ended")
     except (NoAnswer, OSError, ValueError) as error:
@@ -82,7 +82,7 @@ def _header(agent: str, directory: str, more: str) -> bytes:
     return f'{{"v": 1, "agent": "{agent}", "token": "{token}"{more}}}\n'.encode()
 
 
-def _converse(directory: str, request: bytes) -> tuple[bytes, list[bytes], bytes]:
+def _converse(directory: str, request: bytes, limit_s: float) -> tuple[bytes, list[bytes], bytes]:
     """Send a request to the newest instance that answers: the words of its first line, and what
     follows."""
     import _socket  # lazy: the part of `socket` that is needed, in a tenth of its time  # noqa: PLC0415
@@ -101,7 +101,7 @@ def _converse(directory: str, request: bytes) -> tuple[bytes, list[bytes], bytes
             connection.connect(f"/proc/self/fd/{fd}/{name}")
         except OSError:
             continue
-        connection.settimeout(_LIMIT_S)
+        connection.settimeout(limit_s)
         sent = 0
         while sent < len(request):
             sent += connection.send(request[sent : sent + (1 << 20)])

@@ -11,6 +11,7 @@ After a call nothing can be refused: a failure there prints nothing.
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import shlex
@@ -21,10 +22,9 @@ from callgate.config.agent_settings import DIRECTORY, hook_directory, token_file
 from callgate.core.directories import make_private_directory, write_private
 from callgate.protocol.hooks import dialects
 
-LIMIT_S = 115
-"""After which the script gives up: more than a hook waits for a person, less than the next."""
-AGENT_LIMIT_S = 120
-"""What the settings of an agent give to a hook."""
+CLIENT_S, SCRIPT_S, AGENT_S = 5, 10, 15
+"""How long the client, the script and the agent wait longer than a person has for an answer: each
+gives up before the next would."""
 SILENT = "callgate gave no answer, so nothing was run: see callgate hook status."
 
 _SCRIPT = """\
@@ -32,7 +32,8 @@ _SCRIPT = """\
 # callgate's hook for {agent}. Made by callgate hook install; callgate hook remove removes it.
 phase=${{1:-pre}}
 limit=; command -v timeout >/dev/null 2>&1 && limit='timeout -s KILL {limit}'
-answer=$($limit {python} -I -S {client} {agent} "$phase" {directory} {template} 2>/dev/null
+answer=$($limit {python} -I -S {client} {agent} "$phase" {directory} {template} {client_s} \\
+  2>/dev/null
   printf 'rc%s' "$?")
 case $answer in
 *rc0) printf '%s' "${{answer%rc0}}" ;;
@@ -91,7 +92,7 @@ export const Callgate = async ({{ directory }}) => ({{
 """
 
 
-def write_scripts(home: str, agent: str) -> None:
+def write_scripts(home: str, agent: str, wait_s: float) -> None:
     """Write the files of an agent's hook into our home. Idempotent: a token that is there stays."""
     directory = hook_directory(home, agent)
     make_private_directory(directory)
@@ -105,7 +106,8 @@ def write_scripts(home: str, agent: str) -> None:
         "directory": shlex.quote(os.path.join(home, DIRECTORY)),
         "template": shlex.quote(_template(agent)),
         "refusal": shlex.quote(_silent(agent)),
-        "limit": LIMIT_S,
+        "limit": math.ceil(wait_s) + SCRIPT_S,
+        "client_s": math.ceil(wait_s) + CLIENT_S,
     }
     for name, text in (("hook", _SCRIPT), ("run", _RUN)):
         path = os.path.join(directory, name)
@@ -134,9 +136,9 @@ def command(home: str, agent: str, phase: str) -> str:
     return f"{hook} pre || printf '%s' {shlex.quote(_silent(agent))}"
 
 
-def plugin(home: str) -> str:
+def plugin(home: str, wait_s: float) -> str:
     """The plugin of opencode."""
     hook = os.path.join(hook_directory(home, "opencode"), "hook")
     return _PLUGIN.format(
-        hook=json.dumps(hook), limit=AGENT_LIMIT_S * 1000, silent=json.dumps(SILENT)
+        hook=json.dumps(hook), limit=(math.ceil(wait_s) + AGENT_S) * 1000, silent=json.dumps(SILENT)
     )

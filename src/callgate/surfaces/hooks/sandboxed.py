@@ -87,7 +87,7 @@ class SandboxedTool:
             self._running = True
             output = await self._inner.execute(input, context)
             text = "".join(block.text for block in output.content if isinstance(block, TextBlock))
-            found = output.metadata.get("exit_code")
+            found = output.value.get("exit_code") if isinstance(output.value, dict) else None
             code = found if isinstance(found, int) and 0 <= found < 256 else int(not output.success)
             return output
         except ToolError as error:

@@ -22,6 +22,7 @@ from callgate.config.schema import HooksTable
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import (
     ToolError,
+    ToolErrorClass,
     ToolExecutionError,
     ToolPermissionDenied,
     ToolValidationError,
@@ -46,6 +47,8 @@ _log = logging.getLogger("callgate.hooks")
 
 UNAPPROVED = "effect_without_permission"
 _CLOSE_S = 1.0
+_LATE_S = 2.0
+"""How long a question may take to close after its time."""
 _NO_INPUT = "exec </dev/null\n"
 """Before a command of an agent that could type into it later, unseen by its hook."""
 
@@ -167,6 +170,7 @@ class HookService:
             session=session.session,
             caller=CallerKind.AGENT,
             timeout_s=self._settings().report_s,
+            answer_s=self._settings().wait_s,
             scope={"agent": agent, "agent_tool": event.tool},
             client=session.session.client,
         )
@@ -217,7 +221,7 @@ class HookService:
         waiting: set[asyncio.Future[Any]] = {task, started}
         if leaving is not None:
             waiting.add(leaving)
-        wait_s = self._settings().wait_s
+        wait_s = self._settings().wait_s + _LATE_S
         try:
             await asyncio.wait(waiting, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -228,11 +232,7 @@ class HookService:
         if task.done():
             return _refused(task.result())
         await self._runtime.cancel_promptly(call.id)
-        return Verdict(
-            allowed=False,
-            reason=f"Nobody answered within {wait_s:g} s. The question was in callgate's inbox"
-            " (callgate watch --answer, or the dashboard); ask again.",
-        )
+        return Verdict(allowed=False, reason="callgate could not decide in time.")
 
     def _allowed(
         self,
@@ -303,7 +303,11 @@ def _running(event: HookEvent, command: str) -> Verdict:
 
 
 def _refused(result: ToolResult) -> Verdict:
-    reason = "" if result.error is None else result.error.message
+    if result.error is None:
+        return Verdict(allowed=False)
+    reason = result.error.message
+    if result.error.error_class is ToolErrorClass.CONFIRMATION_TIMEOUT:
+        reason += " The question was in callgate's inbox (the dashboard, or callgate watch)."
     return Verdict(allowed=False, reason=f"callgate: {reason}")
 
 
