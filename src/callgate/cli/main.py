@@ -29,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _full(given)
     if given[:2] == ["hook", "run"]:
         return _hook(given[2:])
+    if given[:1] == ["sandbox"]:
+        return _sandbox(given)
     if given[:1] == ["acp"]:
         return _acp(given)
     if given[:1] != ["call"]:
@@ -86,6 +88,13 @@ def _hook(words: list[str]) -> int:
         if os.access(script, os.X_OK):
             os.execv(script, [script, *words[1:]])  # noqa: S606
     return _full(["hook", "run", *words])
+
+
+def _sandbox(given: list[str]) -> int:
+    from callgate.cli.sandboxed_agents.prepared import try_fast  # lazy: not for other commands  # noqa: PLC0415
+
+    code = try_fast(given[1:])
+    return _full(given) if code is None else code
 
 
 def _full(given: list[str], options: Any = None) -> int:
