@@ -13,8 +13,8 @@ import msgspec
 
 from callgate.cli.hooks import editing, hook_client
 from callgate.cli.hooks.codex_hooks import trust_status
-from callgate.config.agent_settings import AGENTS, DIRECTORY, settings_files, user_file
-from callgate.config.jsonc_edits import NotJson, parse, value_of
+from callgate.config.agents.jsonc_edits import NotJson, parse, value_of
+from callgate.config.agents.settings_files import AGENTS, DIRECTORY, settings_files, user_file
 
 _VERSION_S = 20
 

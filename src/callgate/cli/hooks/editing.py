@@ -21,8 +21,8 @@ import msgspec
 
 from callgate.cli.errors import CliError
 from callgate.cli.hooks import scripts
-from callgate.config.agent_settings import hook_directory
-from callgate.config.jsonc_edits import NotJson, parse, value_of, with_item, without_items
+from callgate.config.agents.jsonc_edits import NotJson, parse, value_of, with_item, without_items
+from callgate.config.agents.settings_files import hook_directory
 from callgate.core.directories import write_private
 
 BEGIN, END = "# callgate begin", "# callgate end"

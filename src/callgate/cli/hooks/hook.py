@@ -14,7 +14,7 @@ from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.ui.output import print_json
 from callgate.cli.ui.terminal import say
 from callgate.cli.ui.visible import visible
-from callgate.config.agent_settings import AGENTS, hook_directory, token_file, user_file
+from callgate.config.agents.settings_files import AGENTS, hook_directory, token_file, user_file
 from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user
 from callgate.core.errors import ToolErrorClass

@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from callgate.config.agent_settings import AGENTS
-from callgate.config.jsonc_edits import parse, value_of
+from callgate.config.agents.jsonc_edits import parse, value_of
+from callgate.config.agents.settings_files import AGENTS
 
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "TERM", "TMPDIR", "CALLGATE_HOME")
 KEY = "scripted"

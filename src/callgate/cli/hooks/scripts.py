@@ -2,7 +2,7 @@
 
 Two nets, each of which turns a failure into the agent's own refusal:
 
-    settings   HOOK pre || printf REFUSAL      the script is gone, or was killed
+    settings   $(HOOK pre) || printf REFUSAL   the script is gone, was killed, or failed half-way
     script     answer=$(timeout ... client)    the client crashed, hung, or printed half an answer
 
 After a call nothing can be refused: a failure there prints nothing.
@@ -18,7 +18,7 @@ import shlex
 import sys
 
 from callgate.cli.hooks import hook_client
-from callgate.config.agent_settings import DIRECTORY, hook_directory, token_file
+from callgate.config.agents.settings_files import DIRECTORY, hook_directory, token_file
 from callgate.core.directories import make_private_directory, write_private
 from callgate.protocol.hooks import dialects
 
@@ -133,7 +133,8 @@ def command(home: str, agent: str, phase: str) -> str:
     hook = shlex.quote(os.path.join(hook_directory(home, agent), "hook"))
     if phase == "post":
         return f"{hook} post || :"
-    return f"{hook} pre || printf '%s' {shlex.quote(_silent(agent))}"
+    refusal = shlex.quote(_silent(agent))
+    return f"a=$({hook} pre) && printf '%s' \"$a\" || printf '%s' {refusal}"
 
 
 def plugin(home: str, wait_s: float) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from callgate.cli.hooks import editing
 from callgate.cli.hooks.launching import SHELL, can_launch, launch, run
 from callgate.cli.hooks.scripted_model import Step, serving
-from callgate.config.agent_settings import AGENTS, user_file
+from callgate.config.agents.settings_files import AGENTS, user_file
 from callgate.surfaces.socket.instances import live
 
 _LIMIT_S = 120.0

@@ -21,7 +21,12 @@ from callgate.cli.errors import CliError
 from callgate.cli.hooks import editing, scripts
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.sandboxed_agents import prepared, terminal_runs
-from callgate.config.agent_settings import AGENTS, hook_directory, sockets_directory, user_file
+from callgate.config.agents.settings_files import (
+    AGENTS,
+    hook_directory,
+    sockets_directory,
+    user_file,
+)
 from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user
 from callgate.config.schema import HooksTable, Settings

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import msgspec
 
-from callgate.config.agent_settings import AGENTS, settings_files
+from callgate.config.agents.settings_files import AGENTS, settings_files
 from callgate.core.clients import Client
 from callgate.core.ids import session_id
 from callgate.core.sessions import Session

@@ -16,7 +16,7 @@ import logging
 import socket
 from typing import Any
 
-from callgate.config.agent_settings import AGENTS, token_file
+from callgate.config.agents.settings_files import AGENTS, token_file
 from callgate.core.task_sets import TaskSet
 from callgate.protocol.hooks.dialects import MAX_EVENT
 from callgate.surfaces.hooks.service import HookService

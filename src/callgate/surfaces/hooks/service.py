@@ -17,7 +17,7 @@ import shlex
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from callgate.config.agent_settings import AGENTS, hook_directory
+from callgate.config.agents.settings_files import AGENTS, hook_directory
 from callgate.config.schema import HooksTable
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import (
@@ -265,9 +265,9 @@ class HookService:
             if not sandboxed.output.done():
                 sandboxed.output.cancel()
             return  # the agent's own report is still to come
-        if call in session.open.get(key, ()):
-            session.finished.append(key)
-            session.drop(key, call)
+        if call.verdict is not None and call in session.open.get(key, ()):
+            session.finished.append(key)  # it was allowed, and its report is still to come
+        session.drop(key, call)
 
     # --- after a call -------------------------------------------------------------------------
 

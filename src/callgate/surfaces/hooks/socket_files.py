@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from callgate.config.agent_settings import sockets_directory
+from callgate.config.agents.settings_files import sockets_directory
 from callgate.core.directories import make_private_directory
 
 _BACKLOG = 64
