@@ -59,7 +59,8 @@ def cache_path(cwd: str, program: str) -> str:
     home = home_path()
     facts = [__version__, cwd, os.path.basename(program), os.environ.get("HOME", "")]
     facts += [os.environ.get("PATH", ""), sys.executable, str(os.geteuid())]
-    for name in ("settings.toml", "saved.toml", "trust.json"):
+    own = os.path.join(cwd, ".callgate", "settings.toml")
+    for name in ("settings.toml", "rules.toml", "trust.json", own):
         try:
             status = os.stat(os.path.join(home, name))
             facts.append(f"{name} {status.st_mtime_ns} {status.st_size} {status.st_ino}")
@@ -87,6 +88,7 @@ def keep(path: str, order: Order) -> None:
     """Have it used again. Where that cannot be written, it is prepared anew each time."""
     try:
         directory = os.path.dirname(path)
+        os.makedirs(directory, mode=0o700, exist_ok=True)
         for name in os.listdir(directory):
             other = os.path.join(directory, name)
             if name.endswith(".order") and time.time() - os.stat(other).st_mtime > FRESH_S:
