@@ -60,17 +60,24 @@ def test_what_was_prepared_is_used_again_until_the_settings_change(place: Path) 
     assert len(list((place / "gate/run").glob("*.order"))) == 2
 
 
-def test_an_order_that_others_could_write_or_that_is_old_is_not_used(tmp_path: Path) -> None:
-    path = tmp_path / "x.order"
-    prepared.keep(str(path), {"argv": []})  # type: ignore[typeddict-item]
-    assert prepared.load(str(path)) == {"argv": []}
+def test_an_order_that_others_could_write_or_that_is_old_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALLGATE_HOME", str(tmp_path / "gate"))
+    facts = prepared.facts_of("/work", "true")
+    path = Path(prepared.path_of(facts))
+    prepared.keep(facts, {"argv": []})  # type: ignore[typeddict-item]
+    assert prepared.load(facts) == {"argv": []}
+    content = path.read_bytes()
+    Path(prepared.path_of([*facts, "more"])).write_bytes(content)
+    assert prepared.load([*facts, "more"]) is None  # another's
     path.chmod(0o666)
-    assert prepared.load(str(path)) is None
+    assert prepared.load(facts) is None
     path.chmod(0o600)
     os.utime(path, (1, 1))
-    assert prepared.load(str(path)) is None
+    assert prepared.load(facts) is None
     path.write_bytes(b"nonsense")
-    assert prepared.load(str(path)) is None
+    assert prepared.load(facts) is None
 
 
 def test_a_path_that_a_rule_denies_is_not_there(place: Path) -> None:

@@ -7,11 +7,11 @@ among it, is prepared anew.
 
 from __future__ import annotations
 
-import hashlib
 import marshal
 import os
 import sys
 import time
+import zlib
 
 from callgate.config.home_check import home_path
 from callgate.core.version import __version__
@@ -29,12 +29,13 @@ def try_fast(words: list[str]) -> int | None:
     """Run `-- COMMAND ...`; None where it is to be prepared first."""
     if len(words) < 2 or words[0] != "--" or os.environ.get("CALLGATE_CALL"):
         return None
-    order = load(cache_path(os.getcwd(), words[1]))
+    order = load(facts_of(os.getcwd(), words[1]))
     if order is None:
         return None
     from callgate.cli.sandboxed_agents import terminal_runs  # lazy: not where nothing is prepared  # noqa: PLC0415
 
-    return terminal_runs.run(completed(order, words[1:]))
+    code = terminal_runs.run(completed(order, words[1:]))
+    os._exit(code)  # nothing is left to take apart
 
 
 def completed(order: Order, argv: list[str]) -> Order:
@@ -54,8 +55,8 @@ def _environment() -> dict[bytes, bytes]:
     return {name: value for name, value in os.environb.items() if not name.startswith(_WITHHELD)}
 
 
-def cache_path(cwd: str, program: str) -> str:
-    """Where the order for this program is kept, by all that it depends on."""
+def facts_of(cwd: str, program: str) -> list[str]:
+    """All that the order for this program depends on."""
     home = home_path()
     facts = [__version__, cwd, os.path.basename(program), os.environ.get("HOME", "")]
     facts += [os.environ.get("PATH", ""), sys.executable, str(os.geteuid())]
@@ -66,26 +67,34 @@ def cache_path(cwd: str, program: str) -> str:
             facts.append(f"{name} {status.st_mtime_ns} {status.st_size} {status.st_ino}")
         except OSError:
             facts.append(name)
-    name = hashlib.sha256("\0".join(facts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    return os.path.join(home, "run", f"sandbox-{name}.order")
+    return facts
 
 
-def load(path: str) -> Order | None:
-    """An order that is fresh, and was written by us."""
+def path_of(facts: list[str]) -> str:
+    """Where an order is kept. Others may have the same name: its facts stand in the file, too."""
+    number = zlib.crc32("\0".join(facts).encode("utf-8", "surrogateescape"))
+    return os.path.join(home_path(), "run", f"sandbox-{number:08x}.order")
+
+
+def load(facts: list[str]) -> Order | None:
+    """An order that is fresh, was written by us, and is for exactly this."""
+    path = path_of(facts)
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
             is_ours = status.st_uid == os.geteuid() and not status.st_mode & 0o077
             if not is_ours or not 0 <= time.time() - status.st_mtime < FRESH_S:
                 return None
-            order: Order = marshal.loads(file.read())  # noqa: S302  # a private file of ours
-            return order
+            known, order = marshal.loads(file.read())  # noqa: S302  # a private file of ours
+            found: Order | None = order if known == facts else None
+            return found
     except (OSError, ValueError, EOFError, TypeError):
         return None
 
 
-def keep(path: str, order: Order) -> None:
+def keep(facts: list[str], order: Order) -> None:
     """Have it used again. Where that cannot be written, it is prepared anew each time."""
+    path = path_of(facts)
     try:
         directory = os.path.dirname(path)
         os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -95,7 +104,7 @@ def keep(path: str, order: Order) -> None:
                 os.unlink(other)
         descriptor = os.open(f"{path}.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(marshal.dumps(order))
+            file.write(marshal.dumps((facts, order)))
         os.replace(f"{path}.{os.getpid()}", path)
     except (OSError, ValueError):
         pass

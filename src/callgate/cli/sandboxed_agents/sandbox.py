@@ -100,7 +100,7 @@ def _run(
     )
     usual = cwd == os.getcwd() and options.network is None and not options.no_hooks
     if usual and not is_agent:  # an agent's hooks are looked at each time
-        prepared.keep(prepared.cache_path(cwd, argv[0]), made)
+        prepared.keep(prepared.facts_of(cwd, argv[0]), made)
     return terminal_runs.run(prepared.completed(made, argv))
 
 
