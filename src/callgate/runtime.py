@@ -185,9 +185,10 @@ class Runtime:
     async def close_session(self, session: Session, why: Stop = Stop.CANCEL) -> None:
         await self.dispatcher.close_session(session, why)
 
-    def explain(self, call: ToolCall) -> tuple[Subject, Decision]:
-        """What would be decided about a call. Raises the `ToolError` it would end in."""
-        return self.dispatcher.examine(call)
+    def explain(self, call: ToolCall, *, by_agent: bool = False) -> tuple[Subject, Decision]:
+        """What would be decided about a call, or about one that an agent with a hook runs itself.
+        Raises the `ToolError` it would end in."""
+        return self.dispatcher.examine(call, by_agent=by_agent)
 
     def attach(
         self, confirmer: Confirmer | None, session_id: str | None = None

@@ -37,7 +37,7 @@ PROGRAMS = {
     "kimi": TOOLS / ".bin/kimi",
 }
 WAIT_S = 3.0
-_RUN_S = 100.0
+_RUN_S = 200.0
 SETTINGS = """
 [hooks]
 wait_s = {wait_s}

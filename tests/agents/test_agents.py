@@ -29,6 +29,7 @@ case $(wc -l <"$0.count") in
 esac
 """
 """Fails in another way each time."""
+pytestmark = pytest.mark.timeout(300)  # they start several programs of others, one after the other
 
 
 def _gate(variant: str, path: Path, shell: str = "agent") -> Gate:
@@ -120,7 +121,7 @@ def test_an_instance_that_hangs_runs_nothing(gate: Gate) -> None:
     assert not gate.ran("allowed.txt")
 
 
-@pytest.mark.parametrize("gate", ALL, indirect=True)
+@pytest.mark.parametrize("gate", [*MAIN, "kimi-command"], indirect=True)
 def test_garbage_in_the_place_of_an_answer_runs_nothing(gate: Gate) -> None:
     with impostor(gate, GARBAGE):
         gate.run("touch allowed1.txt", "touch allowed2.txt", "touch allowed3.txt")
@@ -155,7 +156,7 @@ def test_a_rewritten_command_runs_in_our_sandbox_and_only_once(rewriting: Gate) 
 
 @pytest.mark.parametrize(
     ("gate", "tool"),
-    [("claude-http", "Write"), ("gemini-command", "write_file"), ("qwen-command", "write_file")],
+    [("claude-http", "Write"), ("gemini-command", "write_file")],
     indirect=["gate"],
 )
 def test_an_edit_is_asked_about_recorded_and_can_be_undone(gate: Gate, tool: str) -> None:

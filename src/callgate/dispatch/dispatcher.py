@@ -241,15 +241,18 @@ class ToolDispatcher:
                 running.slot = None  # it never had it
             raise
 
-    def examine(self, call: ToolCall) -> tuple[Subject, Decision]:
-        """What the policy says of a call, without running it or asking anyone."""
+    def examine(self, call: ToolCall, *, by_agent: bool = False) -> tuple[Subject, Decision]:
+        """What the policy says of a call, without running it or asking anyone. `by_agent`: an
+        agent of somebody else would run it itself."""
         plan = self._plans.find(call)
         subject = Subject(plan.tool, plan.validate(call.arguments))
         if call.session.pool is not None:
             raise ToolExecutionError("What it touches only its worker knows.", reason="in_pool")
-        subject = self.confinement.enclose(call, subject)
+        subject = self.confinement.enclose(call, subject, by_agent=by_agent)
         subject = self.confinement.confine(call, subject)
         decision = judge(call, subject, self.authority)
+        if by_agent:
+            decision = self.confinement.unbound(call, subject, decision)
         self.confinement.ensure(call, subject, decision)
         return subject, decision
 

@@ -72,7 +72,7 @@ def explain(options: Namespace) -> int:
             session=session,
             caller=CallerKind(options.caller),
         )
-        subject, decision = wired.runtime.explain(call)
+        subject, decision = wired.runtime.explain(call, by_agent=options.by_agent)
         restrictions = _restrictions(wired, call, subject)
     except ToolError as error:
         _show_end(name if call is None else call.tool, error, options.json)
