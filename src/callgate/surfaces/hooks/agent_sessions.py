@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections import deque
@@ -30,12 +31,17 @@ OpenSession = Callable[[str | None, str], Session]
 class OpenCall(msgspec.Struct):
     """A call that an agent may be running."""
 
-    id: str
     form: str
     """Which hook told of it: one agent may have two."""
+    digest: str
+    """Of what it does: an id alone, which a model's server makes, stands for nothing."""
     performed: PerformedCall | None
     """None: it is run here."""
-    verdict: Verdict | None = None
+    decided: asyncio.Future[Verdict]
+
+    @property
+    def was_allowed(self) -> bool:
+        return self.decided.done() and self.decided.result().allowed
 
 
 class AgentSession:
@@ -71,12 +77,17 @@ class AgentSession:
             self.open.pop(key, None)
 
 
-def key_of(event: HookEvent, call: Translated | None, agent: str) -> str:
+def digest_of(call: Translated) -> str:
+    """Of what a call does."""
+    text = json.dumps((call.tool, call.arguments), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def key_of(event: HookEvent, call: Translated, agent: str) -> str:
     """What makes the events before and after a call, and those of two hooks, one call's."""
     if event.use_id is not None and agent != "cursor":
         return event.use_id
-    named = (event.tool, dict(event.input)) if call is None else (call.tool, call.arguments)
-    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
+    return digest_of(call)
 
 
 class AgentSessions:

@@ -38,6 +38,7 @@ from callgate.surfaces.hooks.agent_sessions import (
     AgentSessions,
     OpenCall,
     OpenSession,
+    digest_of,
     key_of,
 )
 from callgate.surfaces.hooks.performing import PerformedCall, Report
@@ -114,7 +115,7 @@ class HookService:
         session = await self._sessions.open(agent, event)
         call, refusal = self._translate(agent, event, session)
         key = key_of(event, call, agent)
-        if (shared := self._shared(session, key, form, event)) is not None:
+        if (shared := self._shared(session, key, form, event, call)) is not None:
             return await self._verdict_of(shared)
         if refusal is None:
             why = session.guarded.refusal(call, may_type_later=agent == "codex")
@@ -142,24 +143,25 @@ class HookService:
         return call, None
 
     def _shared(
-        self, session: AgentSession, key: str, form: str, event: HookEvent
+        self, session: AgentSession, key: str, form: str, event: HookEvent, call: Translated
     ) -> OpenCall | None:
         """The same call, where two hooks tell of it, or one tells of it twice."""
         for open_call in session.open.get(key, ()):
+            if event.use_id is not None and open_call.digest != digest_of(call):
+                raise ToolPermissionDenied(
+                    "The id of this call is that of another one, which is under way.",
+                    reason="used_id",
+                )
             if open_call.form != form or event.use_id is not None:
                 return open_call
         return None
 
     async def _verdict_of(self, shared: OpenCall) -> Verdict:
-        if shared.verdict is not None:
-            return shared.verdict
-        started = None if shared.performed is None else shared.performed.started
-        if started is None:
-            raise ToolPermissionDenied("The same call is being decided.", reason="twice")
-        done, _ = await asyncio.wait({started}, timeout=self._settings().wait_s)
-        if not done or started.cancelled():
-            raise ToolPermissionDenied("The same call was not allowed.", reason="twice")
-        return Verdict(allowed=True)
+        limit_s = self._settings().wait_s + 2 * _LATE_S
+        done, _ = await asyncio.wait({shared.decided}, timeout=limit_s)
+        if not done:
+            raise ToolPermissionDenied("The same call is still being decided.", reason="twice")
+        return shared.decided.result()
 
     def _tool_call(
         self, agent: str, event: HookEvent, call: Translated, session: AgentSession
@@ -195,7 +197,8 @@ class HookService:
         else:
             performed = PerformedCall(call.arguments, call.edits, amendable=rewrites and is_shell)
             started, performer = performed.started, Performer(performed.wrap)
-        open_call = OpenCall(tool_call.id, form, performed)
+        decided = asyncio.get_running_loop().create_future()
+        open_call = OpenCall(form, digest_of(call), performed, decided)
         session.add(key, open_call)
         task = self._calls.start(self._runtime.call_performed(tool_call, performer))
         task.add_done_callback(lambda _: self._ended(session, key, open_call, sandboxed))
@@ -203,11 +206,11 @@ class HookService:
         if refusal is not None:
             session.drop(key, open_call)
             session.refused.append(key)
-            return refusal
-        if sandboxed is not None:
+        elif sandboxed is not None:
             self.tickets.add(sandboxed)
-        open_call.verdict = self._allowed(form, event, started.result(), sandboxed)
-        return open_call.verdict
+        verdict = refusal or self._allowed(form, event, started.result(), sandboxed)
+        decided.set_result(verdict)
+        return verdict
 
     async def _wait(
         self,
@@ -265,7 +268,7 @@ class HookService:
             if not sandboxed.output.done():
                 sandboxed.output.cancel()
             return  # the agent's own report is still to come
-        if call.verdict is not None and call in session.open.get(key, ()):
+        if call.was_allowed and call in session.open.get(key, ()):
             session.finished.append(key)  # it was allowed, and its report is still to come
         session.drop(key, call)
 

@@ -231,6 +231,23 @@ async def test_two_hooks_of_one_call_are_one_call(agent: Agent) -> None:
     assert len(agent.wired.runtime.in_flight()) == 1
 
 
+async def test_an_id_that_is_used_again_for_another_call_gets_no_permission(agent: Agent) -> None:
+    assert (await agent.before("Bash", command="touch ok"))["permissionDecision"] == "allow"
+    again = await agent.before("Bash", command="touch ok")
+    assert again["permissionDecision"] == "allow"
+    other = await agent.before("Bash", command="rm -rf ok")
+    assert other["permissionDecision"] == "deny"
+
+
+async def test_a_refusal_is_shared_too(agent: Agent) -> None:
+    first = asyncio.create_task(agent.before("Bash", command="rm x"))
+    second = asyncio.create_task(agent.before("Bash", command="rm x"))
+    await agent.answered(Outcome.DENY)
+    decisions = [(await each)["permissionDecision"] for each in (first, second)]
+    assert decisions == ["deny", "deny"]
+    assert len(await agent.records(1)) == 1
+
+
 async def test_a_changed_answer_runs_where_the_agent_takes_it_and_is_refused_elsewhere(
     agent: Agent,
 ) -> None:
