@@ -13,6 +13,7 @@ import argparse
 import http.client
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -119,7 +120,9 @@ def hol_guard_command(program: str, home: str) -> str:
     subprocess.run([program, "install", "claude-code"], env=env, check=True, capture_output=True)
     with open(os.path.join(home, ".claude/settings.json"), encoding="utf-8") as file:
         entries = json.load(file)["hooks"]["PreToolUse"]
-    return f"HOME={home} {entries[0]['hooks'][0]['command']}"
+    hook = entries[0]["hooks"][0]
+    words = [hook["command"], *hook["args"]] if "args" in hook else ["sh", "-c", hook["command"]]
+    return f"HOME={shlex.quote(home)} {shlex.join(words)}"
 
 
 def main() -> None:
@@ -129,7 +132,10 @@ def main() -> None:
     parser.add_argument("--srt", metavar="PATH")
     options = parser.parse_args()
     peers: dict[str, str] = {}
-    with tempfile.TemporaryDirectory(prefix="callgate-benchmark-peers-") as home:
+    with tempfile.TemporaryDirectory(
+        prefix="callgate-benchmark-peers-",
+        ignore_cleanup_errors=True,  # their daemons live on
+    ) as home:
         if options.hol_guard:
             peers["hol-guard"] = hol_guard_command(options.hol_guard, home)
         if options.srt:
