@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shutil
 import sys
 from argparse import Namespace
 from typing import Any
@@ -25,7 +26,7 @@ from callgate.surfaces.socket.instances import live
 def install(options: Namespace) -> int:
     agent, home, path = _agent(options), Home.from_environment().path, _file(options)
     refuse_within_a_call("callgate hook install")
-    form = _form(agent, options.form)
+    form = _form(agent, options.form, project=options.project)
     wait_s = _wait_s()
     before = editing.read(path)
     try:
@@ -57,6 +58,8 @@ def remove(options: Namespace) -> int:
         if changed and not options.dry_run:
             editing.apply(edit)
             editing.forget(home, agent, path)
+        if not options.dry_run and not editing.remembered(home, agent):
+            shutil.rmtree(hook_directory(home, agent), ignore_errors=True)  # its token, too
     except OSError as error:
         raise _unwritable(path, error) from error
     _show({"agent": agent, "file": path, "changed": changed}, edit, options)
@@ -125,10 +128,12 @@ def _file(options: Namespace) -> str:
     return os.path.join(os.path.abspath(options.workspace), project)
 
 
-def _form(agent: str, form: str | None) -> str:
+def _form(agent: str, form: str | None, *, project: bool) -> str:
+    if form == "http" and project:
+        raise CliError("a project's settings are for others, too, and an HTTP hook has a token")
     if form == "http" and agent != "claude":
         raise CliError(f"{AGENTS[agent].label} has no HTTP hooks that block: use --form command")
-    return form or ("http" if agent == "claude" else "command")
+    return form or ("http" if agent == "claude" and not project else "command")
 
 
 def _wait_s() -> float:

@@ -32,8 +32,8 @@ class AgentSettings(msgspec.Struct, frozen=True):
 
 AGENTS: Mapping[str, AgentSettings] = {
     "claude": AgentSettings(
-        "Claude Code", "claude", "~/.claude/settings.json", ".claude/settings.json",
-        (".claude/settings.local.json", "~/.claude/settings.local.json"), "CLAUDE_CONFIG_DIR",
+        "Claude Code", "claude", "~/.claude/settings.json", ".claude/settings.local.json",
+        (".claude/settings.json", "~/.claude/settings.local.json"), "CLAUDE_CONFIG_DIR",
     ),
     "codex": AgentSettings(
         "Codex", "codex", "~/.codex/hooks.json", None,

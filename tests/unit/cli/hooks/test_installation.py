@@ -47,6 +47,7 @@ def test_an_installation_is_undone_to_the_byte(agent: str) -> None:
     assert call("install", agent) == 0  # idempotent
     assert call("remove", agent) == 0
     assert not path.exists()
+    assert not Path(os.environ["CALLGATE_HOME"], "hooks", agent).exists()  # nor its token
 
 
 @pytest.mark.parametrize("agent", JSON_AGENTS)
@@ -112,7 +113,9 @@ def test_a_project_has_hooks_of_its_own_where_the_agent_reads_them(tmp_path: Pat
     project = tmp_path / "project"
     project.mkdir()
     assert call("install", "claude", "--project", "--workspace", str(project)) == 0
-    assert (project / ".claude/settings.json").exists()
+    text = (project / ".claude/settings.local.json").read_text()
+    assert "Bearer" not in text
+    assert call("install", "claude", "--project", "--form", "http") == 2
     assert call("install", "codex", "--project", "--workspace", str(project)) == 2
 
 
