@@ -11,13 +11,14 @@ PACKAGE := $(PIP) --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test quick test-pythons lint soak spec mcp-conformance frameworks bench docs reference pictures \
+.PHONY: help demo test quick agents test-pythons lint soak spec mcp-conformance frameworks bench docs reference pictures \
   recording constraints peers framework-pins safety safety-requirements clean
 
 help:
 	@echo "make demo         set up and show callgate at work"
 	@echo "make test         set up, then lint, type-check and test"
 	@echo "make quick        a part of the tests that takes less than a minute"
+	@echo "make agents       run real agents (Claude Code, Codex, ...) behind the gate, offline"
 	@echo "make test-pythons the tests with each Python of this machine (PYTHONS=... names them)"
 	@echo "make lint         ruff (check and format), mypy and import-linter alone"
 	@echo "make soak         the long tests, which 'make test' leaves out"
@@ -41,7 +42,7 @@ demo: .venv/.ready
 
 # bubblewrap and the dashboard are tested too; where the system has no bwrap and no chromium, they
 # are found here (in vain elsewhere).
-test quick soak pictures recording safety frameworks: export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
+test quick soak pictures recording safety frameworks agents: export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
 
 test: lint
 	@sh scripts/get_bubblewrap.sh
@@ -49,14 +50,20 @@ test: lint
 	@sh scripts/get_acp_clients.sh
 	@sh scripts/get_mcp_suite.sh
 	@sh scripts/get_deploy_tools.sh
-	$(BIN)/python -m pytest -n 4 -m "not soak" $(PYTEST_ARGS)
-	@echo "Left out: the long tests (make soak)."
+	$(BIN)/python -m pytest -n 4 -m "not soak" --ignore tests/agents $(PYTEST_ARGS)
+	@echo "Left out: the long tests (make soak), and real agents (make agents)."
 
 # The core: values, protocols, policy, settings, files, the road of a call. tests/README.md has more.
 QUICK := core policy protocol config events sessions workspace dispatch
 
 quick: .venv/.ready-dev
 	$(BIN)/python -m pytest -n 2 -q -m "not soak" $(QUICK:%=tests/unit/%) $(PYTEST_ARGS)
+
+# The programs of others at the versions of tests/agents/programs/, against a scripted model.
+agents: .venv/.ready-dev
+	@sh scripts/get_bubblewrap.sh
+	@sh scripts/get_agents.sh
+	$(BIN)/python -m pytest -n 4 tests/agents $(PYTEST_ARGS)
 
 test-pythons:
 	@sh scripts/test_pythons.sh $(PYTEST_ARGS)

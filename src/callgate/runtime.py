@@ -22,6 +22,7 @@ from callgate.core.tools import ToolFactory
 from callgate.dispatch.dispatcher import ToolDispatcher
 from callgate.dispatch.early_answers import EarlyAnswers, early_result
 from callgate.dispatch.journal import LEFT_OPEN
+from callgate.dispatch.performers import Performer
 from callgate.dispatch.permission import questions
 from callgate.dispatch.permission.asking import Elsewhere
 from callgate.dispatch.permission.confirmations import Answer, Confirmation, Confirmer, Receipt
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from callgate.dispatch.permission.budgets import BudgetForecast
 
 # What its methods take and return is imported from here; the dispatcher's modules are its own.
-__all__ = ["Registered", "Resumed", "RunningCall", "Runtime", "Stop"]
+__all__ = ["Performer", "Registered", "Resumed", "RunningCall", "Runtime", "Stop"]
 
 
 class Resumed(msgspec.Struct, frozen=True):
@@ -112,6 +113,12 @@ class Runtime:
 
     def call(self, call: ToolCall) -> Coroutine[Any, Any, ToolResult]:
         return self.dispatcher.run(call)
+
+    def call_performed(
+        self, call: ToolCall, performer: Performer
+    ) -> Coroutine[Any, Any, ToolResult]:
+        """`call`, judged and recorded here, and run by somebody else."""
+        return self.dispatcher.run(call, performer=performer)
 
     def begin(self, call: ToolCall) -> ToolResult | Coroutine[Any, Any, ToolResult]:
         """`call_promptly` as far as it needs no wait: its result, or what to await for that."""
@@ -200,9 +207,10 @@ class Runtime:
     async def close_session(self, session: Session, why: Stop = Stop.CANCEL) -> None:
         await self.dispatcher.close_session(session, why)
 
-    def explain(self, call: ToolCall) -> tuple[Subject, Decision]:
-        """What would be decided about a call. Raises the `ToolError` it would end in."""
-        return self.dispatcher.examine(call)
+    def explain(self, call: ToolCall, *, by_agent: bool = False) -> tuple[Subject, Decision]:
+        """What would be decided about a call, or about one that an agent with a hook runs itself.
+        Raises the `ToolError` it would end in."""
+        return self.dispatcher.examine(call, by_agent=by_agent)
 
     async def forecast_budgets(
         self, call: ToolCall, subject: Subject, decision: Decision

@@ -36,6 +36,8 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
         "stop",
         "dashboard",
         "acp",
+        "hook",
+        "sandbox",
         "mcp",
         "worker",
         "workers",
@@ -51,7 +53,7 @@ VERBOSE_THEMSELVES = ("call", "acp")
 """Commands whose own -v says more than who answered."""
 _LOCAL = frozenset(
     ("init", "keys", "auth", "completion", "parse", "trust", "host", "skills", "memory", "worker",
-     "policy export", "policy import", "notify")
+     "hook", "sandbox", "policy export", "policy import", "notify")
 )  # fmt: skip
 """Commands, or first words of several."""
 _HELP = ("-h", "--help")

@@ -35,6 +35,8 @@ def command_function(name: str) -> Callable[[Namespace], int]:
             from callgate.cli.commands import doctor as module  # lazy: when it runs
         case ["events"]:
             from callgate.cli.commands import events as module  # lazy: when it runs
+        case ["hook", _]:
+            from callgate.cli.hooks import hook as module  # lazy: when it runs
         case ["host"]:
             from callgate.cli.hosts import host as module  # lazy: when it runs
         case ["host", "check"]:
@@ -77,6 +79,8 @@ def command_function(name: str) -> Callable[[Namespace], int]:
             from callgate.cli.commands import prune as module  # lazy: when it runs
         case ["run"]:
             from callgate.cli.chat import run as module  # lazy: when it runs
+        case ["sandbox"]:
+            from callgate.cli.sandboxed_agents import sandbox as module  # lazy: when it runs
         case ["serve"]:
             from callgate.cli.serving import serve as module  # lazy: when it runs
         case ["servers"]:

@@ -46,6 +46,7 @@ _LIVE = frozenset(
         "instance",
         "secrets",
         "notify",
+        "hooks",
     )
 )
 """Parts of the settings that are read when they are used; of `tools` what is disabled, of

@@ -375,6 +375,25 @@ class AcpTable(_Table, frozen=True):
     mcp: EnclosureTable = EnclosureTable()
 
 
+class HooksTable(_Table, frozen=True):
+    """`[hooks]`: other agents, whose calls are judged here before they run them."""
+
+    wait_s: Annotated[float, msgspec.Meta(gt=0, le=100)] = 65.0
+    """How long a hook waits for a person's answer; then the call is refused."""
+    report_s: Seconds = 3600.0
+    """How long an agent may take to report the end of a call."""
+    shell: Literal["agent", "sandbox"] = "agent"
+    """`"agent"`: commands run in the agent's own process, outside the sandbox. `"sandbox"`: an
+    agent that lets a hook rewrite them (Claude Code, Codex) runs them in our sandbox."""
+    tools: dict[str, SideEffects] = {}
+    """Classes of tools that are none of ours, by the agent's name for them; others ask as execute
+    does."""
+    home: Literal["read", "write", "none"] = "write"
+    """What an agent in `callgate sandbox --` may do with its own directory in the user's home."""
+    network: Literal["none", "all"] | list[str] = "all"
+    """What an agent in `callgate sandbox --` reaches; a list names hosts, such as its model's."""
+
+
 class PermissionsTable(_Table, frozen=True):
     """`[permissions]`: another spelling of `[acp] modes`."""
 
@@ -487,6 +506,7 @@ class Settings(_Table, frozen=True):
     permissions: PermissionsTable = PermissionsTable()
     notify: NotifyTable = NotifyTable()
     telemetry: TelemetryTable = TelemetryTable()
+    hooks: HooksTable = HooksTable()
     packs: PacksTable = PacksTable()
     google: GoogleTable = GoogleTable()
     web: WebTable = WebTable()

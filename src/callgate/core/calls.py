@@ -49,6 +49,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     turn_id: str | None = None
     """None for a direct call. A question of a turn waits for someone to attach."""
     timeout_s: float | None = None
+    answer_s: float | None = None
+    """How long a question about it waits for its answer, at most; None: as the settings say."""
     parent_event_id: str | None = None
     repaired: bool = False
     """It was read from a text that had to be mended: if it has effects, a person is asked."""

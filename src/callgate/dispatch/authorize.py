@@ -87,7 +87,7 @@ async def authorize(
         await journal.write_question(confirmation, running)
     confirmations = authority.confirmations
     closed = await confirmations.ask(confirmation, call.session, running, hash, journal.answered)
-    answer = _answer(closed, confirmations.timeout_s)
+    answer = _answer(closed, _answer_s(call, confirmations))
     if answer.decision is not Outcome.ALLOW:
         _remember(call, subject, decision, authority, answer)
         if answer.reason and authority.flows.knows(call.session):
@@ -216,6 +216,12 @@ async def _ensure_somebody(
         )
 
 
+def _answer_s(call: ToolCall, confirmations: Confirmations) -> float:
+    """How long a question about a call waits."""
+    limit_s = confirmations.timeout_s
+    return limit_s if call.answer_s is None else min(limit_s, call.answer_s)
+
+
 def _answer(closed: Closed, timeout_s: float) -> Answer:
     """What a person said; raises where nobody did."""
     if closed.answer is not None:
@@ -314,7 +320,7 @@ def _confirmation(
         provenance=traces,
         provenance_lines=lines_for_person(traces),
         destinations=_destinations(call, subject, authority),
-        expires_at=time.time() + authority.confirmations.timeout_s,
+        expires_at=time.time() + _answer_s(call, authority.confirmations),
     )
 
 

@@ -52,6 +52,7 @@ from callgate.dispatch.execute import Stopped, execute
 from callgate.dispatch.failures import log_failure
 from callgate.dispatch.journal import Journal
 from callgate.dispatch.lanes import Lanes
+from callgate.dispatch.performers import Performer
 from callgate.dispatch.permission.asking import LeftOpen
 from callgate.dispatch.permission.confirmations import Confirmation
 from callgate.dispatch.permission.flows import INDEXED_AT_ONCE
@@ -133,12 +134,16 @@ class ToolDispatcher:
         return self.files.artifacts
 
     async def run(
-        self, call: ToolCall, confirmation: Confirmation | None = None, task: Task | None = None
+        self,
+        call: ToolCall,
+        confirmation: Confirmation | None = None,
+        task: Task | None = None,
+        performer: Performer | None = None,
     ) -> ToolResult:
         """Run one call. Refusals and failures come back as results, never as exceptions.
 
         `confirmation` is the question about it that was put before a restart; `task` is the
-        current one, if it serves this call alone."""
+        current one, if it serves this call alone; `performer` runs it in place of its tool."""
         journal = Journal(call, self._sink, self._log, self._records)
         if confirmation is not None and self.running.closing:
             return journal.left_open()
@@ -153,7 +158,8 @@ class ToolDispatcher:
             if confirmation is not None:
                 await journal.asked_before(confirmation)
             plan = self._plans.find(call)
-            tool = plan.tool
+            tool = plan.tool if performer is None else performer.take(plan.tool)
+            by_agent = performer is not None and performer.by_agent
             timeout_s = plan.timeout_s if call.timeout_s is None else plan.time_limit(call)
             if tool.definition.sandboxed and call.session.pool is None:
                 await self.confinement.ready()
@@ -161,11 +167,13 @@ class ToolDispatcher:
             if call.session.pool is not None:
                 subject = await self.confinement.place(call, subject, running)
             elif plan.is_confined:
-                subject = self.confinement.enclose(call, subject)
+                subject = self.confinement.enclose(call, subject, by_agent=by_agent)
                 subject = self.confinement.confine(call, subject)
             if self._facts and self._flows.pending(call.session) > INDEXED_AT_ONCE:
                 await asyncio.to_thread(self._flows.catch_up, call.session)
             decision = judge(call, subject, self.authority)
+            if by_agent:
+                decision = self.confinement.unbound(call, subject, decision)
             if subject.enclosure is not None:
                 self.confinement.ensure(call, subject, decision)
             if decision.budgets:
@@ -179,7 +187,9 @@ class ToolDispatcher:
                 )
                 if answer is not None and answer.arguments is not None:
                     subject = Subject(tool, plan.validate(answer.arguments))
-                    subject = await self.confinement.amended(call, subject, running)
+                    subject = await self.confinement.amended(
+                        call, subject, running, by_agent=by_agent
+                    )
                 if answer is not None:
                     accept(call, subject, decision, self.authority, answer)
                     if running.reservation is not None:
@@ -187,7 +197,8 @@ class ToolDispatcher:
                     self._flows.answered(call, answer.arguments)
             if tool.has_effects:
                 journal.ensure_recordable()
-            ticket = self._lanes.enter(running, tool)
+            # An agent that runs it itself waits for no slot of ours, and may never tell its end.
+            ticket = None if by_agent else self._lanes.enter(running, tool)
             if ticket is not None:
                 await self._wait_in_lane(ticket, running, subject, decision)
             if running.stop is not None:
@@ -264,15 +275,18 @@ class ToolDispatcher:
                 running.slot = None  # it never had it
             raise
 
-    def examine(self, call: ToolCall) -> tuple[Subject, Decision]:
-        """What the policy says of a call, without running it or asking anyone."""
+    def examine(self, call: ToolCall, *, by_agent: bool = False) -> tuple[Subject, Decision]:
+        """What the policy says of a call, without running it or asking anyone. `by_agent`: an
+        agent of somebody else would run it itself."""
         plan = self._plans.find(call)
         subject = Subject(plan.tool, plan.validate(call.arguments))
         if call.session.pool is not None:
             raise ToolExecutionError("What it touches only its worker knows.", reason="in_pool")
-        subject = self.confinement.enclose(call, subject)
+        subject = self.confinement.enclose(call, subject, by_agent=by_agent)
         subject = self.confinement.confine(call, subject)
         decision = judge(call, subject, self.authority)
+        if by_agent:
+            decision = self.confinement.unbound(call, subject, decision)
         self.confinement.ensure(call, subject, decision)
         return subject, decision
 

@@ -26,6 +26,7 @@ from callgate.core.sessions import Mode
 from callgate.core.stores import StoreError
 from callgate.core.task_sets import start_task
 from callgate.core.version import __version__
+from callgate.instance.agent_hooks import AgentHooks
 from callgate.instance.directories import ServedDirectories
 from callgate.instance.errors import CannotServe
 from callgate.instance.http import open_http
@@ -82,6 +83,7 @@ class Instance:
         self._http: LazyHttpServer | None = None
         self._access: Access | None = None
         self._draining = Draining()
+        self._hooks = AgentHooks(wired, directories, self._draining)
 
     @property
     def socket(self) -> str:
@@ -201,6 +203,8 @@ class Instance:
         closing.callback(maintenance.close)  # before HTTP has drained
         closing.push_async_callback(server.close)
         server.start(listener)
+        closing.push_async_callback(self._hooks.close)
+        self._hooks.start()
         reap(home)
         reap_tokens(home)
         if self._http is not None:
@@ -272,6 +276,7 @@ class Instance:
             self._ceiling,
             unfinished,
             self._draining,
+            lambda: self._hooks.service,
         )
 
     def _process_chores(self) -> list[Callable[[], object]]:

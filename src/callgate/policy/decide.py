@@ -201,6 +201,18 @@ def ask_because_repaired(decision: Decision) -> Decision:
     )
 
 
+def ask_because_unbound(decision: Decision) -> Decision:
+    """What is decided of a command that runs where rules about paths bind nothing."""
+    if decision.outcome is not Outcome.ALLOW:
+        return decision
+    return Decision(
+        outcome=Outcome.ASK,
+        reason="unbound",
+        sentence="Rules about paths cannot bind a command that the agent runs itself.",
+        hosts=decision.hosts,
+    )
+
+
 def ask_always(decision: Decision) -> Decision:
     """What is decided of a call that nobody but a person may let run."""
     if decision.outcome is not Outcome.ALLOW:

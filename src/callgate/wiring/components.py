@@ -21,6 +21,7 @@ from callgate.config.policies import PathRules, PolicyBook
 from callgate.config.schema import SandboxLimitsTable, Settings
 from callgate.config.stores import open_store, shared_store
 from callgate.core.calls import ToolCall
+from callgate.core.effects import SideEffects
 from callgate.core.ids import owner_id
 from callgate.core.stores import Store, StoreMisconfigured
 from callgate.core.task_sets import TaskSet
@@ -290,6 +291,17 @@ def agent_tools(subagents: Callable[[], Subagents]) -> ToolSource:
         return OnCondition(FixedTools(factories), subagents().why_not)
 
     return Lazy(("spawn_agent", "update_plan"), load)
+
+
+def hooked_tools() -> ToolSource:
+    """What only sessions of agents with hooks see."""
+
+    def load() -> ToolSource:
+        from callgate.tools.agent_tools import factories  # lazy: few have hooks  # noqa: PLC0415
+
+        return FixedTools(tuple(factories()))
+
+    return Lazy(tuple(f"agent_{effect.value}" for effect in SideEffects), load)
 
 
 def catalogue(packs: Callable[[], Packs]) -> Iterator[ToolSource]:

@@ -28,6 +28,7 @@ from callgate.wiring.components import (
     catalogue,
     custom_tool,
     find_shared_store,
+    hooked_tools,
     make_dispatcher,
     make_packs,
     make_sharing,
@@ -112,6 +113,7 @@ class Wired:
         """Register the built-in tools, and those that only an agent at work is offered."""
         self.dispatcher.registry.add(FixedTools(BUILT_IN))
         self.dispatcher.registry.add(agent_tools(lambda: self.subagents))
+        self.dispatcher.registry.add(hooked_tools())
         self.register_catalogue()
 
     def register_catalogue(self) -> None:

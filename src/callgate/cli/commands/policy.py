@@ -86,7 +86,7 @@ def explain(options: Namespace) -> int:
             flows = wired.dispatcher.authority.flows
             flows.tell(session, options.said or "")
             flows.assume(session, map(Label, options.read))
-        subject, decision = wired.runtime.explain(call)
+        subject, decision = wired.runtime.explain(call, by_agent=options.by_agent)
         restrictions = _restrictions(wired, call, subject)
     except ToolError as error:
         _show_end(name if call is None else call.tool, error, options.json)

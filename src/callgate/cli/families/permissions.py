@@ -43,6 +43,9 @@ that it was seen. {IDS}"""
 def _explain(parser: Parser) -> None:
     add(parser, ARGS, *WORKSPACE_AND_MODE)
     parser.add_argument("--caller", choices=CALLERS, default="cli", help="who calls; default cli")
+    parser.add_argument(
+        "--by-agent", action="store_true", help="an agent with a hook would run it itself"
+    )
     parser.add_argument("--said", metavar="TEXT", help="as if the user had written this before")
     parser.add_argument(
         "--read",

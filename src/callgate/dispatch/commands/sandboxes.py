@@ -70,6 +70,8 @@ class Enclosure(msgspec.Struct, frozen=True):
     """Directories of which it sees nothing, unless it is shown for another reason."""
     delegated: bool = False
     """They run in a terminal of the session's client: nothing of ours is around them."""
+    by_agent: bool = False
+    """An agent of somebody else runs them itself, and has asked before: as in such a terminal."""
 
     @property
     def is_online(self) -> bool:
@@ -78,6 +80,8 @@ class Enclosure(msgspec.Struct, frozen=True):
         return online and self.profile is Profile.WORKSPACE
 
     def __str__(self) -> str:
+        if self.by_agent:
+            return "the agent's own process, outside the sandbox"
         if self.delegated:
             return "the editor's terminal, outside the sandbox"
         if self.profile is None:
@@ -93,6 +97,7 @@ _NETWORKS = {Network.LOOPBACK: "a loopback of its own", Network.ALL: "network"}
 
 
 DELEGATED = Enclosure(None, Network.ALL, delegated=True)
+BY_AGENT = Enclosure(None, Network.ALL, delegated=True, by_agent=True)
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
