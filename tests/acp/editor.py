@@ -75,14 +75,17 @@ class Editor:
         *arguments: str,
         env: Mapping[str, str] | None = None,
         command: tuple[str, ...] = CALLGATE,
+        subcommand: str = "acp",
+        cwd: Path | None = None,
         unstable: bool = False,
     ) -> Editor:
         """An agent that nobody has greeted yet; end it with `stop`."""
         with open(_log(home), "ab") as stderr:
             process = await asyncio.create_subprocess_exec(
                 *command,
-                "acp",
+                subcommand,
                 *arguments,
+                cwd=cwd,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=stderr,

@@ -36,6 +36,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
         "stop",
         "dashboard",
         "acp",
+        "acp-proxy",
         "mcp",
         "worker",
         "workers",

@@ -17,6 +17,8 @@ def command_function(name: str) -> Callable[[Namespace], int]:
     match name.split():
         case ["acp"]:
             from callgate.cli.editor import acp as module  # lazy: when it runs
+        case ["acp-proxy"]:
+            from callgate.cli.editor import acp_proxy as module  # lazy: when it runs
         case ["audit", _]:
             from callgate.cli.commands import audit as module  # lazy: when it runs
         case ["call"]:
@@ -99,5 +101,5 @@ def command_function(name: str) -> Callable[[Namespace], int]:
             from callgate.cli.workers import workers as module  # lazy: when it runs
         case _:
             raise ValueError(name)
-    function: Callable[[Namespace], int] = getattr(module, name.split()[-1])
+    function: Callable[[Namespace], int] = getattr(module, name.split()[-1].replace("-", "_"))
     return function

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from callgate.core.clients import Client
 from callgate.core.ids import call_id
 from callgate.core.sessions import Session
+
+if TYPE_CHECKING:  # whoever runs a call has it loaded
+    from callgate.core.tools import ToolFactory
 
 
 class CallerKind(StrEnum):
@@ -31,6 +34,15 @@ class CallerKind(StrEnum):
     def trusted(self) -> bool:
         """In-process user interface and our own code: what would be asked runs."""
         return self is CallerKind.INTERNAL or self is CallerKind.RENDERER
+
+
+class Runner(msgspec.Struct, frozen=True):
+    """Who does the work of a call in place of its tool. All else stays the tool's: schema, places,
+    policy, question, record."""
+
+    factory: ToolFactory
+    place: str | None = None
+    """Where the work is done, if not here: then nothing of ours is around its commands."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +67,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """Who makes it, a person or service; `local` is the user of this home."""
     client: Client | None = None
     """Who makes it, as the surface found it; None: the client of the session."""
+    runner: Runner | None = None
+    """Only a surface of this process gives one; no message does."""
 
     @property
     def shown_id(self) -> str:

@@ -181,9 +181,8 @@ class ToolDispatcher:
             else:
                 running.began = journal.called(subject)
             arguments, table, release = subject.checked.arguments, self.running, self._lanes.release
-            output = await execute(
-                subject.tool.factory, arguments, context, running, table, timeout_s, release
-            )
+            factory = subject.tool.factory if call.runner is None else call.runner.factory
+            output = await execute(factory, arguments, context, running, table, timeout_s, release)
             if context.diagnostics is not None:
                 output = context.diagnosed(output)
             result = journal.completed(output, Findings(tool, subject, decision))

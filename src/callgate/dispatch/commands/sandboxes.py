@@ -70,6 +70,8 @@ class Enclosure(msgspec.Struct, frozen=True):
     """Directories of which it sees nothing, unless it is shown for another reason."""
     delegated: bool = False
     """They run in a terminal of the session's client: nothing of ours is around them."""
+    place: str = "the editor's terminal, outside the sandbox"
+    """Where that is."""
 
     @property
     def is_online(self) -> bool:
@@ -79,7 +81,7 @@ class Enclosure(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         if self.delegated:
-            return "the editor's terminal, outside the sandbox"
+            return self.place
         if self.profile is None:
             return "off"
         if self.profile is Profile.WORKSPACE and self.network is Network.HOSTS:
@@ -93,6 +95,12 @@ _NETWORKS = {Network.LOOPBACK: "a loopback of its own", Network.ALL: "network"}
 
 
 DELEGATED = Enclosure(None, Network.ALL, delegated=True)
+
+
+def elsewhere(place: str) -> Enclosure:
+    """Around commands that somebody else runs: judged as in a terminal of the client, and so
+    never in mode read."""
+    return Enclosure(None, Network.ALL, delegated=True, place=place)
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):

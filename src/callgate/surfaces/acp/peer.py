@@ -75,6 +75,7 @@ class Peer:
         noted: Callable[[str, Any], None],
         *,
         on_gone: Callable[[], None] = lambda: None,
+        ignores_noise: bool = False,
         most_unread: int = MOST_UNREAD,
         patience: float = PATIENCE,
     ) -> None:
@@ -82,9 +83,11 @@ class Peer:
 
         `write` takes everything. Whoever gives it says `pause` when it holds enough of that,
         and `resume` when it has got rid of it. `on_gone` hears that the peer has gone.
+        `ignores_noise`: lines that are no message and have no id get no answer.
         """
         self._write, self._answer, self._noted = write, answer, noted
         self._on_gone = on_gone
+        self._ignores_noise = ignores_noise
         self._most_unread, self._patience = most_unread, patience
         self._reader = jsonrpc.Reader()
         self._received: deque[Message] = deque()
@@ -103,6 +106,8 @@ class Peer:
         """Not set while there is more than the peer reads."""
         self._read.set()
         self._closing = False
+        self.invalid = 0
+        """Lines that were no message."""
         self._frames = FrameLog("callgate.acp")
         self.disconnected = asyncio.Event()
         """Nothing reaches the peer any more."""
@@ -130,6 +135,9 @@ class Peer:
                 begun += 1
             else:
                 self._handle(message)
+                if isinstance(message, Response):  # whoever waited for it goes on first
+                    begun += 1
+                    break
             if self._received and (begun == _AT_ONCE or turns.now() > until):
                 turns.wait(self._take)
                 return
@@ -146,8 +154,15 @@ class Peer:
         elif isinstance(message, Response):
             self._settle(message)
         else:
+            self.invalid += 1
             _log.warning("not a message: %s", message.message)
-            self._send(jsonrpc.failure(message.id, message))
+            if message.id is not None or not self._ignores_noise:
+                self._send(jsonrpc.failure(message.id, message))
+
+    @property
+    def backlog(self) -> int:
+        """Messages that came and were not taken yet."""
+        return len(self._received)
 
     def is_behind(self, caught_up: Callable[[], None]) -> bool:
         """Whether nothing more should come for now; `caught_up` is called when it may again."""

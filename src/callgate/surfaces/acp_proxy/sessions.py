@@ -1,0 +1,387 @@
+"""One session of an agent behind the proxy: what the agent asks of its client is a call of ours.
+
+    fs/read_text_file, fs/write_text_file   read_file, write_file
+    terminal/create                         shell; the rest is about its output and its end
+    session/request_permission              the tool that it is about, run by the agent itself
+
+A yes to the agent's question covers the file or the command that it then asks for, if that is
+exactly what the question was about. Nothing is executed here that the dispatcher did not let
+through; whatever goes wrong is a refusal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+
+from callgate.core.calls import CallerKind, Runner, ToolCall
+from callgate.core.content import ToolUseBlock
+from callgate.core.errors import ToolErrorClass
+from callgate.core.results import ToolResult
+from callgate.core.sessions import Session
+from callgate.core.task_sets import TaskSet
+from callgate.dispatch.permission.confirmations import Answer, Confirmation
+from callgate.protocol.acp import agent_requests as wire
+from callgate.protocol.acp.agent_requests import PermissionRequest, ToolState
+from callgate.protocol.acp.client import CreateTerminal, ReadTextFile, WriteTextFile
+from callgate.protocol.acp.reading import read_params
+from callgate.protocol.acp.updates import SessionUpdate, Update
+from callgate.protocol.acp.values import RESOURCE_NOT_FOUND, SESSION_UPDATE, ToolFields
+from callgate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError, shown
+from callgate.surfaces.acp import permissions
+from callgate.surfaces.acp.cards import Cards
+from callgate.surfaces.acp.contents import kind_of, locations_of
+from callgate.surfaces.acp.peer import Peer
+from callgate.surfaces.acp_proxy import judging
+from callgate.surfaces.acp_proxy.approvals import Approvals
+from callgate.surfaces.acp_proxy.dependencies import Dependencies
+from callgate.surfaces.acp_proxy.runners import AgentWork, ExactRead, TerminalRun
+from callgate.surfaces.acp_proxy.terminals import (
+    MOST_TERMINALS,
+    Terminal,
+    bad_variable,
+    environment,
+    shell_arguments,
+)
+
+_MOST_STATES = 1_000
+"""Tool calls of the agent that are remembered."""
+_LONGEST_CALL_S = 3_600.0
+_MISSING = "file_not_found"
+
+_log = logging.getLogger("callgate.acp")
+
+
+class ProxiedSession:
+    def __init__(
+        self,
+        session: Session,
+        dependencies: Dependencies,
+        editor: Peer,
+        editor_name: str,
+        *,
+        runs_in: str,
+        missing_is_empty: bool,
+    ) -> None:
+        """`runs_in`: where the agent does what it does by itself. `missing_is_empty`: it takes
+        an error about a missing file for its own."""
+        self.session = session
+        self.id = ""
+        """What the agent and the editor call it, once the agent has said so."""
+        self._dependencies = dependencies
+        self._runtime = dependencies.runtime
+        self._editor, self._editor_name = editor, editor_name
+        self._runs_in, self._missing_is_empty = runs_in, missing_is_empty
+        self.prompts = 0
+        """Under way."""
+        self.turn = 0
+        """How many have ended."""
+        self._states: dict[str, ToolState] = {}
+        self._cards = Cards(session, self._find, self._tell)
+        self._approvals = Approvals(session.workspace)
+        self._asked: dict[str, str] = {}
+        """By the id of a call: the agent's own id for what it is about."""
+        self._terminals: dict[str, Terminal] = {}
+        self._numbers = itertools.count(1)
+        self._tasks = TaskSet(_log, "the work for an agent failed")
+        self.changed: set[str] = set()
+        """Files that calls of this turn changed here."""
+        self._given = ExitStack()
+        self._given.enter_context(self._runtime.attach(self._confirm, session.id))
+
+    async def close(self) -> None:
+        """The agent or the editor let go of it: end what runs for it."""
+        self.cancel()
+        self._cards.close("The session was closed.")
+        await self._runtime.cancel_session(self.session.id)
+        self._given.close()
+        await self._dependencies.sessions.close(self.session.id)
+
+    def cancel(self) -> None:
+        """Withdraw every question and stop every call of the session."""
+        self._approvals.end_all("The turn was cancelled.")
+        if any(each.call.session.id == self.session.id for each in self._runtime.in_flight()):
+            self._tasks.start(self._runtime.cancel_session(self.session.id))
+
+    def turn_ended(self) -> None:
+        """What the agent has not told the end of by now has ended with its turn."""
+        self.turn += 1
+        self._approvals.end_all("The agent's turn ended.", success=True)
+
+    # What the agent tells
+
+    def updated(self, update: Any) -> None:
+        """Learn from an update what a later question may be about."""
+        state = wire.tool_state_of(update)
+        if state is None:
+            return
+        id = state["toolCallId"]
+        known = self._states.pop(id, None)
+        self._states[id] = judging.merged(known, state)
+        if len(self._states) > _MOST_STATES:
+            del self._states[next(iter(self._states))]
+        if wire.has_ended(state):
+            self._approvals.end(id, success=not wire.has_failed(state))
+
+    def terminal_text(self, terminal_id: str, tool_call_id: str) -> str | None:
+        """What a terminal of ours has written, for a card that shows it; None for any other."""
+        terminal = self._terminals.get(terminal_id)
+        if terminal is None:
+            return None
+        terminal.tool_call_id = tool_call_id
+        return terminal.text
+
+    # What the agent asks
+
+    async def permission(self, params: Any) -> Any:
+        """Judge a question of the agent by our policy; the person is asked where that says so."""
+        request = read_params(PermissionRequest, params)
+        state = judging.merged(self._states.get(request.tool_call_id), request.tool_call)
+        if state.get("kind") == judging.SWITCH_MODE:  # its options are what it is about
+            return await self._editor.request(wire.PERMISSION, params)
+        judged = judging.read(state, self.session.workspace)
+        result = await self._ask(judged, request.tool_call_id)
+        if result is not None and _is_unclear(result) and judged.tool != judging.AGENT_ACTION:
+            result = await self._ask(judging.unknown(state), request.tool_call_id)
+        if result is None:
+            return request.answer(allow=True)
+        assert result.error is not None
+        if result.error.error_class is ToolErrorClass.CANCELLED:
+            return wire.CANCELLED
+        return request.answer(allow=False)
+
+    async def _ask(self, judged: judging.JudgedTool, tool_call_id: str) -> ToolResult | None:
+        """None where the agent may do it; its call goes on until the agent has done it."""
+        tool = self._find(judged.tool)
+        if tool is None:  # such as a tool of a package that is not installed
+            return await self._ask(judging.unknown(dict(judged.arguments)), tool_call_id)
+        work = AgentWork(tool.definition)
+        runner = Runner(lambda: work, self._runs_in)
+        call = self._call(judged.tool, judged.arguments, runner, tool_call_id)
+        self._asked[call.id] = tool_call_id
+        running = self._tasks.start(self._complete(call))
+        await self._until(work.started, running, call)
+        if not work.started.is_set():
+            return running.result()
+        self._approvals.begin(tool_call_id, work, judged)
+        return None
+
+    async def read_file(self, params: Any) -> Any:
+        request = read_params(ReadTextFile, params)
+        line = max(request.line or 1, 1)
+        reading = ExactRead(line, request.limit)
+        arguments: dict[str, Any] = {"path": request.path}
+        if line > 1:
+            arguments["offset"] = line
+        if request.limit:
+            arguments["limit"] = request.limit
+        call = self._call("read_file", arguments, Runner(lambda: reading))
+        result = await self._complete(call)
+        if result.error is None:
+            return wire.FileContent(content=reading.text)
+        if result.error.reason == _MISSING:
+            if self._missing_is_empty:
+                return wire.FileContent(content="")
+            raise RpcError(RESOURCE_NOT_FOUND, result.error.message)
+        raise _refusal(result)
+
+    async def write_file(self, params: Any) -> Any:
+        request = read_params(WriteTextFile, params)
+        arguments = {"path": request.path, "content": request.content}
+        if self._approvals.covers_write(request.path, request.content):
+            self._dependencies.grant_once(self.session, "write_file", arguments)
+        result = await self._complete(self._call("write_file", arguments))
+        if result.error is not None:
+            raise _refusal(result)
+        return {}
+
+    async def create_terminal(self, params: Any) -> Any:
+        request = read_params(CreateTerminal, params)
+        if len(self._terminals) >= MOST_TERMINALS:
+            raise RpcError(INVALID_PARAMS, f"{MOST_TERMINALS} terminals are open: release one")
+        if (name := bad_variable(request)) is not None:
+            raise RpcError(INVALID_PARAMS, f"{shown(name)} is no name of a variable")
+        arguments = shell_arguments(request, self.session.workspace)
+        if self._approvals.covers_command(arguments):
+            self._dependencies.grant_once(self.session, "shell", arguments)
+        terminal = Terminal(f"term_{next(self._numbers)}", request.output_byte_limit)
+        run = TerminalRun(terminal, environment(request))
+        call = self._call("shell", arguments, Runner(lambda: run))
+        terminal.call_id = call.id
+        self._terminals[terminal.id] = terminal
+        running = self._tasks.start(self._in_terminal(call, terminal))
+        try:
+            await self._until(terminal.started, running, call)
+            if not terminal.started.is_set():
+                raise _refusal(running.result())
+        except BaseException:
+            self._terminals.pop(terminal.id, None)
+            raise
+        return wire.TerminalCreated(terminal_id=terminal.id)
+
+    async def _in_terminal(self, call: ToolCall, terminal: Terminal) -> ToolResult:
+        try:
+            return await self._complete(call)
+        finally:
+            terminal.end(None)
+            self._show_output(terminal)
+
+    def _show_output(self, terminal: Terminal) -> None:
+        """The card that shows a terminal of ours is shown its text instead: the editor has no
+        such terminal."""
+        if terminal.tool_call_id is not None:
+            content = {"type": "content", "content": {"type": "text", "text": terminal.text}}
+            update = {
+                "sessionUpdate": "tool_call_update",
+                "toolCallId": terminal.tool_call_id,
+                "content": [content],
+            }
+            self._editor.notify(SESSION_UPDATE, {"sessionId": self.id, "update": update})
+
+    async def terminal_output(self, params: Any) -> Any:
+        return self._terminal(params).state()
+
+    async def wait_for_exit(self, params: Any) -> Any:
+        terminal = self._terminal(params)
+        await terminal.ended.wait()
+        return terminal.exit
+
+    async def kill_terminal(self, params: Any) -> Any:
+        await self._stop(self._terminal(params))
+        return {}
+
+    async def release_terminal(self, params: Any) -> Any:
+        terminal = self._terminal(params)
+        await self._stop(terminal)
+        self._terminals.pop(terminal.id, None)
+        return {}
+
+    async def _stop(self, terminal: Terminal) -> None:
+        if not terminal.ended.is_set():
+            await self._runtime.cancel_promptly(terminal.call_id)
+
+    def _terminal(self, params: Any) -> Terminal:
+        request = read_params(wire.OfTerminal, params)
+        terminal = self._terminals.get(request.terminal_id)
+        if terminal is None:
+            raise RpcError(INVALID_PARAMS, f"there is no terminal {shown(request.terminal_id)}")
+        return terminal
+
+    # Calls
+
+    def _call(
+        self,
+        tool: str,
+        arguments: dict[str, Any],
+        runner: Runner | None = None,
+        external_id: str | None = None,
+    ) -> ToolCall:
+        return ToolCall(
+            tool=tool,
+            arguments=arguments,
+            session=self.session,
+            caller=CallerKind.AGENT,
+            external_id=external_id,
+            timeout_s=_LONGEST_CALL_S,
+            runner=runner,
+        )
+
+    async def _complete(self, call: ToolCall) -> ToolResult:
+        """Run a call to its end; where it was asked about, its card ends with it."""
+        result = await self._runtime.call(call)
+        self.changed.update(result.files_modified or ())
+        if self._asked.pop(call.id, None) is None:
+            self._cards.finished(result.block(call.shown_id), result.value)
+        return result
+
+    async def _until(
+        self, started: asyncio.Event, running: asyncio.Task[ToolResult], call: ToolCall
+    ) -> None:
+        """Wait until a call has started or ended. Whoever asked for it may give up before."""
+        starting = asyncio.ensure_future(started.wait())
+        try:
+            await asyncio.wait([starting, running], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._tasks.start(self._withdraw(call.id))
+            raise
+        finally:
+            starting.cancel()
+
+    async def _withdraw(self, call_id: str) -> None:
+        await self._runtime.cancel_promptly(call_id)
+
+    def _find(self, name: str) -> Any:
+        return self._runtime.find_tool(name, self.session)
+
+    # What the person is asked
+
+    async def _confirm(self, question: Confirmation) -> Answer:
+        arguments = dict(question.arguments)
+        tool = self._find(question.tool)
+        card = self._asked.get(question.call_id)
+        title = None
+        if card is None:  # the agent has no card for it
+            card = question.tool_use_id
+            self._cards.started(ToolUseBlock(id=card, name=question.tool, input=arguments))
+            title = self._cards.title(card)
+        fields = ToolFields(
+            tool_call_id=card,
+            title=title,
+            kind=kind_of(tool),
+            status="pending",
+            content=permissions.content_of(question, self._dependencies.longest_arguments),
+            locations=locations_of(tool, arguments, self.session.workspace),
+            raw_input=arguments,
+        )
+
+        def give_up() -> None:
+            self._tasks.start(self._withdraw(question.call_id))
+
+        return await permissions.ask(
+            self._editor,
+            self.id,
+            msgspec.structs.replace(question, session_id=self.id),
+            fields,
+            give_up,
+            self._editor_name,
+        )
+
+    def _tell(self, update: Update) -> None:
+        self._editor.notify(SESSION_UPDATE, SessionUpdate(session_id=self.id, update=update))
+
+
+Handler = Callable[[ProxiedSession, Any], Awaitable[Any]]
+
+HANDLERS: dict[str, Handler] = {
+    wire.PERMISSION: ProxiedSession.permission,
+    wire.READ_FILE: ProxiedSession.read_file,
+    wire.WRITE_FILE: ProxiedSession.write_file,
+    wire.CREATE_TERMINAL: ProxiedSession.create_terminal,
+    wire.TERMINAL_OUTPUT: ProxiedSession.terminal_output,
+    wire.WAIT_FOR_EXIT: ProxiedSession.wait_for_exit,
+    wire.KILL_TERMINAL: ProxiedSession.kill_terminal,
+    wire.RELEASE_TERMINAL: ProxiedSession.release_terminal,
+}
+"""What is done here; everything else that an agent asks goes to the editor."""
+
+
+def _is_unclear(result: ToolResult) -> bool:
+    """Whether what was read of a question does not fit the tool that it seemed to be about."""
+    return result.error is not None and result.error.error_class in (
+        ToolErrorClass.VALIDATION_ERROR,
+        ToolErrorClass.NOT_FOUND,
+    )
+
+
+def _refusal(result: ToolResult) -> RpcError:
+    error = result.error
+    if error is None:
+        return RpcError(INTERNAL_ERROR, "the command ended before it had started")
+    data = {"class": str(error.error_class), "reason": error.reason}
+    return RpcError(INTERNAL_ERROR, error.message, data)
