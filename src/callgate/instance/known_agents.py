@@ -138,9 +138,9 @@ def find(argv: Sequence[str]) -> tuple[str, KnownAgent]:
     """What a command starts, and what is known of it. Also where another program starts it, as
     `npx` and `node` do; an agent that is not known has its program's name and needs nothing."""
     for word in argv:
-        name = _name(word)
-        if name in KNOWN:
-            return name, KNOWN[name]
+        for name in (_name(word), _package(word)):
+            if name in KNOWN:
+                return name, KNOWN[name]
     return _name(argv[0]), KnownAgent()
 
 
@@ -157,6 +157,13 @@ def _name(word: str) -> str:
     for ending in (".js", ".mjs", ".cjs", ".py"):
         base = base.removesuffix(ending)
     return base.lower()
+
+
+def _package(word: str) -> str:
+    """The npm package that a file is one of; "" for any other word."""
+    _, found, path = word.rpartition("/node_modules/")
+    parts = path.split("/")
+    return parts[1] if found and path.startswith("@") and len(parts) > 1 else parts[0] * bool(found)
 
 
 def _host(address: str) -> str | None:

@@ -179,7 +179,7 @@ COMMANDS: Mapping[str, Command] = {
         "put the gate before any ACP agent, for an editor",
         "-- AGENT ...",
         _acp_proxy,
-        "An editor starts it in place of AGENT. The agent runs in the sandbox; its files, terminals\n"
+        "An editor starts it in place of AGENT, which runs in the sandbox; its files, terminals\n"
         "and questions are judged by the policy, recorded, and asked about in the editor or\n"
         "elsewhere. Options given here are added to [acp.proxy] of the settings.",
     ),

@@ -145,7 +145,11 @@ class AgentProcess:
             self.kill("it says too much that is no message")
 
     def _unread(self) -> None:
-        if self.exit is None:
+        if self.exit is not None or self._running is None:
+            return
+        if self._transport is not None and self._transport.is_closing():  # it ends, or should
+            asyncio.get_running_loop().call_later(LEAVE_S, self._running.stop, TERM_S)
+        else:
             self.kill("it does not read what it is sent")
 
     async def _await_end(self, running: Running) -> None:

@@ -17,6 +17,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from callgate.protocol import strict_json
 from callgate.protocol.acp.agent_requests import ToolState
 
 AGENT_ACTION = "agent_action"
@@ -28,7 +29,7 @@ _OLD = ("old_string", "oldString", "old_text", "oldText", "old_str")
 _NEW = ("new_string", "newString", "new_text", "newText", "new_str")
 _COMMANDS = ("command", "cmd")
 _ALL = ("replace_all", "replaceAll", "multiple")
-_SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh", "/usr/bin/bash"})
+SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh", "/usr/bin/bash"})
 
 
 class JudgedTool(NamedTuple):
@@ -39,7 +40,28 @@ class JudgedTool(NamedTuple):
 def merged(before: ToolState | None, question: ToolState) -> ToolState:
     """What is known of a tool call: the question's own words over what updates said before."""
     given = {key: value for key, value in question.items() if value is not None}
-    return {**(before or {}), **given}
+    known = {**(before or {}), **given}
+    if "rawInput" not in given and (input := _input_in_text(given)) is not None:
+        known["rawInput"] = input
+    return known
+
+
+def _input_in_text(state: ToolState) -> dict[str, Any] | None:
+    """The input of a tool call that has not run, where an agent shows it as one text of JSON."""
+    content = state.get("content")
+    if state.get("status") in ("completed", "failed") or not isinstance(content, list):
+        return None
+    if len(content) != 1 or not isinstance(content[0], dict):
+        return None
+    block = content[0].get("content")
+    text = block.get("text") if isinstance(block, dict) else None
+    if not isinstance(text, str) or not text.startswith("{"):
+        return None
+    try:
+        input = strict_json.loads(text.encode("utf-8", "replace"))
+    except strict_json.StrictJsonError:
+        return None
+    return input if isinstance(input, dict) else None
 
 
 def read(state: ToolState, cwd: str) -> JudgedTool:
@@ -125,7 +147,7 @@ def command_text(command: Any) -> str | None:
         return command or None
     if not isinstance(command, list) or not all(isinstance(each, str) for each in command):
         return None
-    if len(command) == 3 and command[0] in _SHELLS and command[1] in ("-c", "-lc"):
+    if len(command) == 3 and command[0] in SHELLS and command[1] in ("-c", "-lc"):
         return str(command[2]) or None
     return shlex.join(command) or None
 

@@ -52,6 +52,8 @@ OPENS = frozenset({"session/new", "session/load", "session/resume", "session/for
 ENDS = frozenset({"session/close", "session/delete"})
 IGNORED_CANCEL_S = 30.0
 """An agent that has not ended its turn by then, after a cancel, is ended."""
+REPORT_S = 5.0
+"""For what changed in the last turns to be looked for, before everything ends."""
 _MISSING_IS_EMPTY = ("gemini", "qwen")
 """Agents that write a new file only if reading it is no error."""
 _MOST_ENTRIES, _MOST_SECONDS = 20_000, 0.5
@@ -92,9 +94,10 @@ class Proxy:
         sessions, self._sessions = list(self._sessions.values()), {}
         for _, session in sessions:
             session.cancel()
+        await self._tasks.wait(REPORT_S)  # what is known of their last turns is recorded first
         closing = asyncio.gather(*(each.close() for _, each in sessions), return_exceptions=True)
         await asyncio.gather(self._agents.close(), closing)
-        await self._tasks.wait(1.0)
+        await self._tasks.wait(REPORT_S)
         await self._dependencies.close()
 
     # From the editor

@@ -9,6 +9,7 @@ TurnReport   agent_turn  what changed in the workspace although nobody asked for
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -131,12 +132,18 @@ class AgentWork:
             content=[TextBlock(how)],
             success=success,
             command_executed=command if isinstance(command, str) else None,
-            files_modified=[path] if writes and success and isinstance(path, str) else None,
+            files_modified=[_named(path, context)] if writes and success and path else None,
         )
 
     async def cancel(self) -> bool:
         self.end(success=False, how="Stopped.")
         return True
+
+
+def _named(path: str, context: ToolContext) -> str:
+    """From the workspace, or absolute where it lies in another root."""
+    named = os.path.relpath(path, context.workspace_path)
+    return path if named.startswith("..") else named
 
 
 async def _text_after(tool: str, input: dict[str, Any], context: ToolContext) -> str | None:

@@ -16,7 +16,7 @@ from callgate.core.commands import Exit
 from callgate.protocol.acp.agent_requests import TerminalExit, TerminalState
 from callgate.protocol.acp.client import CreateTerminal
 from callgate.sandbox.launch import child_environment
-from callgate.surfaces.acp_proxy.judging import absolute, command_text
+from callgate.surfaces.acp_proxy.judging import SHELLS, absolute, command_text
 
 MOST_TERMINALS = 64
 """Of one session at once."""
@@ -31,6 +31,8 @@ _HARMLESS = frozenset(
 )  # fmt: skip
 """Variables that choose no program and no file, whatever they say."""
 _PAGERS = frozenset({"PAGER", "GIT_PAGER", "MANPAGER", "GH_PAGER"})
+_MOVE = re.compile(r"cd ('[^'\n]+'|[\w./-]+) && (.+)\Z", re.DOTALL)
+"""A command line that moves to a directory first."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -103,10 +105,12 @@ def shell_arguments(request: CreateTerminal, workspace: str) -> dict[str, str]:
         for each in request.env
         if not _is_harmless(each.name, each.value)
     ]
+    cwd = absolute(request.cwd or workspace, workspace)
+    moved = _MOVE.match(line)
+    if moved is not None:  # so that a rule speaks of the command alone
+        cwd, line = absolute(shlex.split(moved[1])[0], cwd), moved[2]
     arguments = {"command": "\n".join([*exports, line])}
-    if request.cwd is not None and absolute(request.cwd, workspace) != workspace:
-        arguments["cwd"] = request.cwd
-    return arguments
+    return arguments if cwd == workspace else {**arguments, "cwd": cwd}
 
 
 def bad_variable(request: CreateTerminal) -> str | None:
@@ -121,4 +125,6 @@ def environment(request: CreateTerminal) -> Mapping[str, str]:
 
 
 def _is_harmless(name: str, value: str) -> bool:
+    if name == "SHELL":
+        return value in SHELLS
     return name in _HARMLESS or name.startswith("LC_") or (name in _PAGERS and value == "cat")
