@@ -11,7 +11,7 @@ PACKAGE := $(PIP) --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test quick test-pythons lint soak spec mcp-conformance bench docs reference pictures recording \
+.PHONY: help demo test quick test-pythons lint soak agents-acp spec mcp-conformance bench docs reference pictures recording \
   constraints peers clean
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make test-pythons the tests with each Python of this machine (PYTHONS=... names them)"
 	@echo "make lint         ruff (check and format), mypy and import-linter alone"
 	@echo "make soak         the long tests, which 'make test' leaves out"
+	@echo "make agents-acp   real ACP agents behind the proxy, offline (npm; about 800 MB)"
 	@echo "make spec         how many conformance items are covered (ARGS=--open lists the rest)"
 	@echo "make mcp-conformance  MCP's own test suite, N/N for each of its sets"
 	@echo "make bench        the benchmark table, beside other libraries"
@@ -37,7 +38,7 @@ demo: .venv/.ready
 
 # bubblewrap and the dashboard are tested too; where the system has no bwrap and no chromium, they
 # are found here (in vain elsewhere).
-test quick soak pictures recording: export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
+test quick soak agents-acp pictures recording: export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
 
 test: lint
 	@sh scripts/get_bubblewrap.sh
@@ -45,14 +46,14 @@ test: lint
 	@sh scripts/get_acp_clients.sh
 	@sh scripts/get_mcp_suite.sh
 	@sh scripts/get_deploy_tools.sh
-	$(BIN)/python -m pytest -n 4 -m "not soak" $(PYTEST_ARGS)
-	@echo "Left out: the long tests (make soak)."
+	$(BIN)/python -m pytest -n 4 -m "not soak and not agents" $(PYTEST_ARGS)
+	@echo "Left out: the long tests (make soak) and real agents (make agents-acp)."
 
 # The core: values, protocols, policy, settings, files, the road of a call. tests/README.md has more.
 QUICK := core policy protocol config events sessions workspace dispatch
 
 quick: .venv/.ready-dev
-	$(BIN)/python -m pytest -n 2 -q -m "not soak" $(QUICK:%=tests/unit/%) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 -q -m "not soak and not agents" $(QUICK:%=tests/unit/%) $(PYTEST_ARGS)
 
 test-pythons:
 	@sh scripts/test_pythons.sh $(PYTEST_ARGS)
@@ -74,6 +75,12 @@ soak: .venv/.ready-dev
 	@sh scripts/get_postgres.sh
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m soak --hypothesis-profile soak \
 	  --timeout 1800 --durations 30 $(PYTEST_ARGS)
+
+# Real agents of others behind `callgate acp-proxy`, offline: their model is ours.
+agents-acp: .venv/.ready-dev
+	@sh scripts/get_bubblewrap.sh
+	@sh scripts/get_acp_agents.sh
+	$(BIN)/python -m pytest -n 2 -m agents tests/agents_acp $(PYTEST_ARGS)
 
 mcp-conformance: .venv/.ready-dev
 	@sh scripts/get_mcp_suite.sh

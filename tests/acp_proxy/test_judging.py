@@ -19,13 +19,19 @@ DIFF = {"type": "diff", "path": "/w/a", "oldText": None, "newText": "x"}
     [
         # as agents were seen to spell them: Claude, Codex, opencode, Qwen, Gemini
         ({"kind": "execute", "rawInput": {"command": "ls", "description": "x"}}, ("shell", {"command": "ls"})),
-        ({"rawInput": {"command": ["bash", "-lc", "ls | wc"], "cwd": "/w/b"}}, ("shell", {"command": "ls | wc", "cwd": "/w/b"})),
+        (
+            {"rawInput": {"command": ["bash", "-lc", "ls | wc"], "cwd": "/w/b"}},
+            ("shell", {"command": "ls | wc", "cwd": "/w/b"}),
+        ),
         ({"rawInput": {"command": ["echo", "a b"]}}, ("shell", {"command": "echo 'a b'"})),
         (
             {"kind": "edit", "rawInput": {"file_path": "/w/a", "old_string": "x", "new_string": "y"}},
             ("patch_file", {"path": "/w/a", "old": "x", "new": "y"}),
         ),
-        ({"kind": "edit", "rawInput": {"filePath": "a", "content": ""}}, ("write_file", {"path": "/w/a", "content": ""})),
+        (
+            {"kind": "edit", "rawInput": {"filePath": "a", "content": ""}},
+            ("write_file", {"path": "/w/a", "content": ""}),
+        ),
         ({"kind": "edit", "content": [DIFF]}, ("write_file", {"path": "/w/a", "content": "x"})),
         ({"kind": "read", "rawInput": {"file_path": "/w/a"}}, ("read_file", {"path": "/w/a"})),
         ({"kind": "delete", "rawInput": {"path": "a"}}, ("delete_file", {"path": "/w/a"})),
