@@ -11,7 +11,7 @@ PACKAGE := $(PIP) --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test quick test-pythons lint soak agents-acp spec mcp-conformance bench docs reference pictures recording \
+.PHONY: help demo test quick test-pythons lint soak agents-acp spec mcp-conformance bench docs dist reference pictures recording \
   constraints peers clean
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo "make mcp-conformance  MCP's own test suite, N/N for each of its sets"
 	@echo "make bench        the benchmark table, beside other libraries"
 	@echo "make docs         the documentation as a site, in .build/site"
+	@echo "make dist         wheel and sdist in dist/, and the demo run from the wheel"
 	@echo "make reference    the pages about commands and settings, made anew from the code"
 	@echo "make pictures     the screenshots of the documentation, made anew"
 	@echo "make recording    the terminal recording of docs/start/first-hour.md, made anew (npm, PyPI)"
@@ -95,8 +96,12 @@ bench: .build/bench/.ready
 docs: .venv/.ready-dev
 	@$(BIN)/python -m scripts.site
 
+dist: .venv/.ready-dev
+	@PYTHON="$(PYTHON)" sh scripts/dist.sh
+
 reference: .venv/.ready-dev
 	@$(BIN)/python -m scripts.reference
+	@$(BIN)/python -m scripts.man_page
 
 pictures: .venv/.ready-dev
 	@sh scripts/get_chromium.sh

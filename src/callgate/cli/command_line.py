@@ -26,7 +26,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "work": ("chat", "run", "tools", "call", "preview", "undo", "parse"),
     "permissions": ("policy", "trust", "confirmations"),
     "records": ("watch", "audit", "events", "sessions", "prune", "store"),
-    "setup": ("init", "doctor", "keys", "auth", "completion"),
+    "setup": ("init", "doctor", "keys", "auth", "completion", "demo"),
     "sources": ("host", "hosts", "mcp"),
     "knowledge": ("skills", "memory"),
     "instances": (
@@ -51,8 +51,8 @@ _of_packages: dict[str, Mapping[str, Command]] = {}
 VERBOSE_THEMSELVES = ("call", "acp")
 """Commands whose own -v says more than who answered."""
 _LOCAL = frozenset(
-    ("init", "keys", "auth", "completion", "parse", "trust", "host", "skills", "memory", "worker",
-     "policy export", "policy import")
+    ("init", "keys", "auth", "completion", "demo", "parse", "trust", "host", "skills", "memory",
+     "worker", "policy export", "policy import")
 )  # fmt: skip
 """Commands, or first words of several."""
 _HELP = ("-h", "--help")

@@ -31,6 +31,8 @@ def command_function(name: str) -> Callable[[Namespace], int]:
             from callgate.cli.commands import confirmations as module  # lazy: when it runs
         case ["dashboard"]:
             from callgate.cli.serving import dashboard as module  # lazy: when it runs
+        case ["demo"]:
+            from callgate.cli.setup import demo as module  # lazy: when it runs
         case ["doctor"]:
             from callgate.cli.commands import doctor as module  # lazy: when it runs
         case ["events"]:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from callgate.cli.families.command import Command, takes
+from callgate.cli.families.command import Command, Parser, takes
 from callgate.cli.options import JSON, Option
 
 HEADING = "set up"
 
 SHELLS = ("bash", "zsh", "fish")
+
+
+def _completion(parser: Parser) -> None:
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--install", action="store_true", help="put it where the shell finds it")
+    group.add_argument("--remove", action="store_true", help="undo --install")
 
 
 COMMANDS: Mapping[str, Command] = {
@@ -57,5 +63,17 @@ COMMANDS: Mapping[str, Command] = {
         "NAME begins with CALLGATE_SECRETS_. Afterwards give the new key to callgate: nothing\n"
         "else opens what was encrypted with it. May be run again at any time.",
     ),
-    "completion": Command("print a completion script", "|".join(SHELLS), takes()),
+    "completion": Command(
+        "print a completion script, or put it where the shell finds it",
+        "|".join(SHELLS),
+        _completion,
+        "--install and --remove take the shell from SHELL where none is named. Files that others\n"
+        "wrote are left alone; of .zshrc a marked block is changed, and nothing else.",
+    ),
+    "demo": Command(
+        "show an agent at work in a small project, with its dashboard",
+        "",
+        takes(),
+        "Everything is real but the model, which plays a script. Nothing of yours is touched.",
+    ),
 }
