@@ -35,7 +35,7 @@ def _script_of(shell: str) -> str:
 
 def _change_files(options: Namespace) -> int:
     """Put the script where the shell finds it, or take it away, and say what was changed."""
-    from callgate.cli.setup import completion_files as files  # lazy: only to install  # noqa: PLC0415
+    from callgate.cli.commands import completion_files as files  # lazy: only to install  # noqa: PLC0415
 
     shells = options.words or [files.shell_in_use()]
     if len(shells) != 1 or shells[0] not in SHELLS:

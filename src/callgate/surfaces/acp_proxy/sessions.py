@@ -25,7 +25,7 @@ from callgate.core.content import ToolUseBlock
 from callgate.core.errors import ToolErrorClass
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
-from callgate.core.task_sets import TaskSet
+from callgate.core.task_sets import TaskSet, start_task
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
 from callgate.protocol.acp import agent_requests as wire
 from callgate.protocol.acp.agent_requests import PermissionRequest, ToolState
@@ -304,7 +304,7 @@ class ProxiedSession:
         self, started: asyncio.Event, running: asyncio.Task[ToolResult], call: ToolCall
     ) -> None:
         """Wait until a call has started or ended. Whoever asked for it may give up before."""
-        starting = asyncio.ensure_future(started.wait())
+        starting = start_task(started.wait())
         try:
             await asyncio.wait([starting, running], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
