@@ -75,6 +75,12 @@ def step(session: str, do: dict, memory: dict) -> None:
     elif "until_cancelled" in do:
         say(session, "waiting")
         _cancelled[session].wait()
+    elif "all" in do:
+        threads = [threading.Thread(target=step, args=(session, each, {})) for each in do["all"]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     elif "say" in do:
         say(session, do["say"])
 

@@ -254,3 +254,41 @@ async def test_a_greeting_comes_first_and_once(opened: Open, workspace: Path) ->
         assert await editor.refused("proxy/initialize", again) == -32601
         assert asked(await editor.new(workspace)) == []
         assert AGENT.exists()
+
+
+async def test_an_agent_that_ignores_a_cancel_is_ended(opened: Open, workspace: Path) -> None:
+    settings = "[acp.proxy]\ncancel_patience_s = 0.5\n"
+    async with opened(settings=settings, env={"SCRIPTED_DEAF": "1"}) as editor:
+        talk = await editor.new(workspace)
+        prompt = talk.start(json.dumps([{"until_cancelled": 1}]))
+        await editor.until(lambda: '"waiting"' in talk.text())
+        talk.cancel()
+        with pytest.raises(Fault, match="did not stop"):
+            await asyncio.wait_for(prompt, 30)
+
+
+async def test_an_agent_that_never_greets_is_ended(opened: Open) -> None:
+    settings = "[acp.proxy]\nstart_timeout_s = 1\n"
+    with pytest.raises(Fault, match="did not answer initialize"):
+        async with opened(settings=settings, env={"SCRIPTED_HANG": "initialize"}):
+            pass
+
+
+async def test_an_agent_that_waits_for_many_answers_at_once_gets_them_all(opened: Open, workspace: Path) -> None:
+    """As Gemini CLI does: nothing is run before all of a batch are answered."""
+    questions = [permission(f"q{n}", kind="execute", rawInput={"command": f"echo {n}"}) for n in range(12)]
+    async with opened() as editor:
+        talk = await editor.new(workspace)
+        talk.allow("allow_once")
+        said = await play(talk, {"all": questions})
+    assert len(said) == 12 and all("result" in each for each in said)
+
+
+async def test_commands_that_run_on_hold_up_no_file(opened: Open, workspace: Path) -> None:
+    (workspace / "a").write_text("x")
+    start = {"ask": "terminal/create", "params": {"command": "sleep 600"}}
+    read = {"ask": "fs/read_text_file", "params": {"path": str(workspace / "a")}}
+    async with opened(settings='mode = "write"\n') as editor:
+        talk = await editor.new(workspace)
+        *_, last = await play(talk, *[start] * 8, read)
+    assert last["result"] == {"content": "x"}

@@ -308,6 +308,10 @@ class ProxyTable(_Table, frozen=True):
     """Directories beside the workspace that it sees."""
     env: list[str] = []
     """Names of variables that are passed on, beside harmless ones and those of known agents."""
+    start_timeout_s: Seconds = 120.0
+    """For it to answer the greeting; some fetch what they need first."""
+    cancel_patience_s: Seconds = 30.0
+    """For it to end its turn after a cancel, before it is ended."""
 
 
 class AcpTable(_Table, frozen=True):

@@ -43,6 +43,9 @@ class Runner(msgspec.Struct, frozen=True):
     factory: ToolFactory
     place: str | None = None
     """Where the work is done, if not here: then nothing of ours is around its commands."""
+    takes_slot: bool = True
+    """Whether it counts among the calls of its session that run at once. Work that others wait
+    for, and that may wait for them, must not."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -166,7 +166,8 @@ class ToolDispatcher:
                     accept(call, subject, decision, self.authority, answer)
             if tool.has_effects:
                 journal.ensure_recordable()
-            ticket = self._lanes.enter(running, tool)
+            takes_slot = call.runner is None or call.runner.takes_slot
+            ticket = self._lanes.enter(running, tool) if takes_slot else None
             if ticket is not None:
                 await self._wait_in_lane(ticket, running, subject, decision)
             if running.stop is not None:

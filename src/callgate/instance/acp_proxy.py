@@ -17,7 +17,7 @@ import msgspec
 from callgate.config.home import Home
 from callgate.config.load import SettingsError
 from callgate.config.schema import ProxyTable
-from callgate.core.calls import ToolCall
+from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.commands import Command, Launcher
 from callgate.core.directories import make_private_directory
 from callgate.core.errors import ToolError
@@ -29,6 +29,7 @@ from callgate.dispatch.tools.sources import FixedTools
 from callgate.instance import known_agents
 from callgate.instance.editor_agent import session_in
 from callgate.instance.watchdog import watch_runtime
+from callgate.policy.rules import Outcome
 from callgate.protocol.acp.initialize import Initialize
 from callgate.protocol.jsonrpc import INTERNAL_ERROR, RpcError
 from callgate.sandbox import allowed_hosts, tool_chains
@@ -115,12 +116,15 @@ def make_dependencies(wired: Wired, options: ProxyOptions) -> Dependencies:
     def grant_once(session: Session, tool: str, arguments: dict[str, Any]) -> None:
         """Bound to exactly these arguments, as the dispatcher will see them."""
         try:
-            call = ToolCall(tool=tool, arguments=arguments, session=session)
-            checked = wired.dispatcher.examine(call)[0].checked
+            call = ToolCall(
+                tool=tool, arguments=arguments, session=session, caller=CallerKind.AGENT
+            )
+            subject, decision = wired.dispatcher.examine(call)
         except ToolError:  # it is refused in a moment, for the same reason
             return
-        grant = Grant(tool=tool, arguments_sha256=checked.sha256, uses=1)
-        wired.dispatcher.authority.grants.add(session, grant)
+        if decision.outcome is Outcome.ASK:  # or it would be left over
+            grant = Grant(tool=tool, arguments_sha256=subject.checked.sha256, uses=1)
+            wired.dispatcher.authority.grants.add(session, grant)
 
     return Dependencies(
         runtime=wired.runtime,
@@ -131,6 +135,8 @@ def make_dependencies(wired: Wired, options: ProxyOptions) -> Dependencies:
         launch=partial(_launch, wired, options.argv, table, mode),
         grant_once=grant_once,
         longest_arguments=settings.acp.longest_arguments,
+        start_timeout_s=table.start_timeout_s,
+        cancel_patience_s=table.cancel_patience_s,
         unstable=options.unstable,
         close=wired.close,
     )

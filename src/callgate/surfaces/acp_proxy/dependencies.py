@@ -88,6 +88,10 @@ class Dependencies(NamedTuple):
     """Let exactly this call of a session run once: a person or the policy has said yes to it."""
     longest_arguments: int
     """Characters of arguments that a question may show."""
+    start_timeout_s: float
+    """For an agent to answer `initialize`."""
+    cancel_patience_s: float
+    """For an agent to end its turn after a cancel."""
     unstable: bool
     close: Callable[[], Awaitable[None]]
     """Let go of the runtime."""

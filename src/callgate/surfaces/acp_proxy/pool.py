@@ -17,8 +17,6 @@ from callgate.protocol.jsonrpc import INTERNAL_ERROR, RpcError
 from callgate.surfaces.acp_proxy.agents import AgentProcess
 from callgate.surfaces.acp_proxy.dependencies import Agent, AgentPlace, Dependencies, Handlers
 
-START_S = 120.0
-"""For an agent to answer `initialize`: some fetch what they need first."""
 MOST_PROCESSES = 16
 
 
@@ -80,11 +78,12 @@ class AgentPool:
         except ToolError as error:
             raise RpcError(INTERNAL_ERROR, error.message, {"reason": "agent_start"}) from error
         self._agents[place] = agent
+        limit_s = self._dependencies.start_timeout_s
         try:
-            async with asyncio.timeout(START_S):
+            async with asyncio.timeout(limit_s):
                 return agent, await agent.request("initialize", self._greeting)
         except TimeoutError:
-            agent.kill(f"it did not answer initialize within {START_S:g} s")
+            agent.kill(f"it did not answer initialize within {limit_s:g} s")
             raise agent.failure() from None
         except BaseException:
             agent.kill("its greeting failed")

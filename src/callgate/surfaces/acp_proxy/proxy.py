@@ -50,8 +50,6 @@ from callgate.tools import deferred_effects
 
 OPENS = frozenset({"session/new", "session/load", "session/resume", "session/fork"})
 ENDS = frozenset({"session/close", "session/delete"})
-IGNORED_CANCEL_S = 30.0
-"""An agent that has not ended its turn by then, after a cancel, is ended."""
 REPORT_S = 5.0
 """For what changed in the last turns to be looked for, before everything ends."""
 _MISSING_IS_EMPTY = ("gemini", "qwen")
@@ -216,7 +214,7 @@ class Proxy:
 
         turn = session.turn
         if session.prompts:
-            asyncio.get_running_loop().call_later(IGNORED_CANCEL_S, look)
+            asyncio.get_running_loop().call_later(self._dependencies.cancel_patience_s, look)
 
     async def _report(self, session: ProxiedSession, before: Before) -> None:
         """Record what changed in a turn although no call of ours did it."""

@@ -162,7 +162,7 @@ class ProxiedSession:
         if tool is None:  # such as a tool of a package that is not installed
             return await self._ask(judging.unknown(dict(judged.arguments)), tool_call_id)
         work = AgentWork(tool.definition)
-        runner = Runner(lambda: work, self._runs_in)
+        runner = Runner(lambda: work, self._runs_in, takes_slot=False)
         call = self._call(judged.tool, judged.arguments, runner, tool_call_id)
         self._asked[call.id] = tool_call_id
         running = self._tasks.start(self._complete(call))
@@ -212,7 +212,7 @@ class ProxiedSession:
             self._dependencies.grant_once(self.session, "shell", arguments)
         terminal = Terminal(f"term_{next(self._numbers)}", request.output_byte_limit)
         run = TerminalRun(terminal, environment(request))
-        call = self._call("shell", arguments, Runner(lambda: run))
+        call = self._call("shell", arguments, Runner(lambda: run, takes_slot=False))
         terminal.call_id = call.id
         self._terminals[terminal.id] = terminal
         running = self._tasks.start(self._in_terminal(call, terminal))
