@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.acp.editor import Editor
 from tests.acp.talks import Fault
 from tests.acp_proxy.conftest import AGENT, Open, asked, permission, play
 
@@ -292,3 +293,53 @@ async def test_commands_that_run_on_hold_up_no_file(opened: Open, workspace: Pat
         talk = await editor.new(workspace)
         *_, last = await play(talk, *[start] * 8, read)
     assert last["result"] == {"content": "x"}
+
+
+async def test_a_known_agent_has_its_own_sign_in_and_no_other(
+    opened: Open, home: Path, workspace: Path, tmp_path: Path
+) -> None:
+    person, program = home.parent, tmp_path / "bin" / "claude-agent-acp.py"
+    for name in (".claude/.credentials.json", ".codex/auth.json", ".ssh/id_ed25519"):
+        (person / name).parent.mkdir()
+        (person / name).write_text("a secret")
+    program.parent.mkdir()
+    program.write_text(AGENT.read_text())
+    replace = "echo newer > ~/.claude/next && mv ~/.claude/next ~/.claude/.credentials.json"
+    async with opened(command=(sys.executable, str(program))) as editor:
+        talk = await editor.new(workspace)
+        own, renewed, other, ssh = await play(
+            talk,
+            {"run": "cat ~/.claude/.credentials.json"},
+            {"run": replace},
+            {"run": "cat ~/.codex/auth.json"},
+            {"run": "cat ~/.ssh/id_ed25519"},
+        )
+    assert own["out"] == "a secret"
+    assert renewed["code"] == 0, renewed
+    assert (person / ".claude/.credentials.json").read_text() == "newer\n"
+    assert other["out"] == ssh["out"] == ""
+
+
+async def test_a_session_is_loaded_once(opened: Open, workspace: Path) -> None:
+    async with opened() as editor:
+        params = {"sessionId": "old", "cwd": str(workspace), "mcpServers": []}
+        await editor.ask("session/load", params)
+        talk = editor.talks["old"]
+        assert await editor.refused("session/load", params) == -32602
+        editor.talks["old"] = talk
+        assert await play(talk, {"say": 1}) == [1]
+
+
+async def test_an_editor_in_the_home_gives_the_agent_an_empty_directory(home: Path, workspace: Path) -> None:
+    (home / "settings.toml").write_text("")
+    (home.parent / "diary").write_text("x")
+    editor = await Editor.spawned(
+        home, "--network", "none", "--", sys.executable, str(AGENT), subcommand="acp-proxy", cwd=home.parent
+    )
+    try:
+        await editor.greet({})
+        talk = await editor.new(workspace)
+        [seen] = await play(talk, {"run": f"pwd; cat {home.parent}/diary"})
+    finally:
+        await editor.stop()
+    assert seen["out"] == f"{workspace}\n"

@@ -200,3 +200,28 @@ async def test_what_the_agent_changes_by_itself_is_recorded(opened: Open, home: 
         await play(talk, {"run": "echo new > made; rm kept"})
     [record] = records(home)
     assert (record["tool"], record["args"]) == ("agent_turn", '{"agent":"scripted","changes":2}')
+
+
+async def test_a_change_that_the_agent_was_allowed_can_be_undone(opened: Open, home: Path, workspace: Path) -> None:
+    path = workspace / "a"
+    path.write_text("old\n")
+    ended = {"update": {"sessionUpdate": "tool_call_update", "toolCallId": "w", "status": "completed"}}
+    begun = {
+        "update": {
+            "sessionUpdate": "tool_call",
+            "toolCallId": "w",
+            "title": "Write",
+            "kind": "edit",
+            "status": "pending",
+        }
+    }
+    write = permission("w", kind="edit", rawInput={"file_path": str(path), "content": "new\n"})
+    async with opened() as editor:
+        talk = await editor.new(workspace)
+        talk.allow("allow_once")
+        await play(talk, begun, write, {"run": "echo new > a"}, ended)
+    assert path.read_text() == "new\n"
+    [record] = records(home)  # nothing is left that it did unasked
+    assert (record["tool"], record["result"]) == ("write_file", "The agent did it.")
+    _callgate(home, "undo", "--last", "--yes", "--workspace", str(workspace))
+    assert path.read_text() == "old\n"

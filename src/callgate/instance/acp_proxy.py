@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import tempfile
 from collections.abc import Sequence
 from functools import partial
@@ -48,6 +49,8 @@ from callgate.wiring.runtime import Wired
 
 _NODE_PROXY = {"NODE_USE_ENV_PROXY": "1"}
 """Node reaches named hosts through the sandbox's proxy only if it is told to."""
+_EMPTY = "callgate-acp-"
+"""How a directory is called that is made for the process that is greeted."""
 _WRITES = (Mode.ASK, Mode.WRITE)
 
 
@@ -126,19 +129,26 @@ def make_dependencies(wired: Wired, options: ProxyOptions) -> Dependencies:
             grant = Grant(tool=tool, arguments_sha256=subject.checked.sha256, uses=1)
             wired.dispatcher.authority.grants.add(session, grant)
 
+    first = _first_workspace(options)
+
+    async def close() -> None:
+        await wired.close()
+        if os.path.basename(first).startswith(_EMPTY):
+            shutil.rmtree(first, ignore_errors=True)
+
     return Dependencies(
         runtime=wired.runtime,
         sessions=LiveSessions(wired.runtime, open_session, _no_model),
         mode=mode,
         name=name,
-        first_place=AgentPlace(_first_workspace(options)),
+        first_place=AgentPlace(first),
         launch=partial(_launch, wired, options.argv, table, mode),
         grant_once=grant_once,
         longest_arguments=settings.acp.longest_arguments,
         start_timeout_s=table.start_timeout_s,
         cancel_patience_s=table.cancel_patience_s,
         unstable=options.unstable,
-        close=wired.close,
+        close=close,
     )
 
 
@@ -165,7 +175,7 @@ def _first_workspace(options: ProxyOptions) -> str:
     here, home = os.path.realpath(os.getcwd()), os.path.realpath(os.path.expanduser("~"))
     if os.path.commonpath([here, home]) != here:
         return here
-    return os.path.realpath(tempfile.mkdtemp(prefix="callgate-acp-"))
+    return os.path.realpath(tempfile.mkdtemp(prefix=_EMPTY))
 
 
 async def _launch(

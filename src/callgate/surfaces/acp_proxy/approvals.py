@@ -30,12 +30,14 @@ class Approvals:
         self.end(tool_call_id, success=True)
         self._open[tool_call_id] = _Approved(work, judged)
 
-    def end(self, tool_call_id: str, *, success: bool, how: str | None = None) -> None:
-        """The agent has done it, or failed to."""
+    def end(
+        self, tool_call_id: str, *, success: bool, how: str | None = None, by_agent: bool = True
+    ) -> None:
+        """The agent has done it, or failed to; or callgate does it, if not `by_agent`."""
         approved = self._open.pop(tool_call_id, None)
         if approved is not None:
             told = "The agent did it." if success else "The agent failed to do it."
-            approved.work.end(success=success, how=how or told)
+            approved.work.end(success=success, how=how or told, by_agent=by_agent)
 
     def end_all(self, how: str, *, success: bool = False) -> None:
         for id in list(self._open):
@@ -48,7 +50,7 @@ class Approvals:
         for id, approved in self._open.items():
             arguments = approved.judged.arguments
             if arguments.get("path") == where and approved.work.becomes == content:
-                self.end(id, success=True, how=_HANDED_OVER)
+                self.end(id, success=True, how=_HANDED_OVER, by_agent=False)
                 return True
         self._hand_over("path", where)
         return False
@@ -56,7 +58,7 @@ class Approvals:
     def covers_command(self, arguments: dict[str, Any]) -> bool:
         for id, approved in self._open.items():
             if approved.judged == ("shell", arguments):
-                self.end(id, success=True, how=_HANDED_OVER)
+                self.end(id, success=True, how=_HANDED_OVER, by_agent=False)
                 return True
         return False
 

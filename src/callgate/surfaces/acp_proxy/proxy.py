@@ -132,9 +132,9 @@ class Proxy:
         agent = await self._agents.at(place)
         session = await self._session(place, agent)
         known = session_id_of(params)
-        if known is not None and method != "session/fork":  # its updates come before the answer
-            self._hold(known, agent, session)
         try:
+            if known is not None and method != "session/fork":  # updates come before the answer
+                self._hold(known, agent, session)
             answer = await agent.request(method, params)
             id = known if method in ("session/load", "session/resume") else session_id_of(answer)
             if id is None:
@@ -218,6 +218,7 @@ class Proxy:
 
     async def _report(self, session: ProxiedSession, before: Before) -> None:
         """Record what changed in a turn although no call of ours did it."""
+        await session.settled(REPORT_S)
         seen = await before.changes()
         ours = session.changed
         observed = msgspec.structs.replace(

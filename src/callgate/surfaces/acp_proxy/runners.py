@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from callgate.core.commands import GRACE_S, Command, Exit, Launcher, OnOutput, Running, Stream
 from callgate.core.content import TextBlock
 from callgate.core.effects import SideEffects
+from callgate.core.environment import off_loop, off_loop_surely
 from callgate.core.errors import ToolError
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.surfaces.acp_proxy.judging import AGENT_ACTION
@@ -24,6 +25,7 @@ from callgate.surfaces.acp_proxy.terminals import Terminal
 from callgate.tools.files import ReadFile
 from callgate.tools.shell import Shell
 from callgate.workspace.edits import replace_once
+from callgate.workspace.files import WorkspaceFileAPI
 
 AGENT_TURN = "agent_turn"
 _MOST_NAMED = 1_000
@@ -108,36 +110,60 @@ class _Watched:
 
 
 class AgentWork:
-    """Started means: it may. Whatever the agent then does, it does inside its own sandbox."""
+    """Started means: it may. Whatever the agent then does, it does inside its own sandbox. What a
+    file was before a change that it was allowed is kept, so that it can be undone."""
 
     def __init__(self, definition: ToolDefinition) -> None:
         self.definition = definition
         self.started = asyncio.Event()
         self.becomes: str | None = None
         """The whole text that a file is to have, where the work is a change of one file."""
-        self._ended: asyncio.Future[tuple[bool, str]] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[_End] = asyncio.get_running_loop().create_future()
 
-    def end(self, *, success: bool, how: str) -> None:
-        """The agent said how it went, or nobody waits for that any more. Idempotent."""
+    def end(self, *, success: bool, how: str, by_agent: bool = True) -> None:
+        """The agent said how it went, or nobody waits for that any more. Idempotent. `by_agent`:
+        it did it itself, if anybody did."""
         if not self._ended.done():
-            self._ended.set_result((success, how))
+            self._ended.set_result(_End(success, how, by_agent))
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
         self.becomes = await _text_after(self.definition.name, input, context)
+        withdraw = await _expect(self.becomes, input, context)
         self.started.set()
-        success, how = await self._ended
+        ended = _End(False, "Stopped.", True)
+        try:
+            ended = await self._ended
+        finally:
+            if not ended.success or not ended.by_agent:
+                await off_loop_surely(withdraw)
         command, path = input.get("command"), input.get("path")
-        writes = self.definition.effect is SideEffects.WRITE
+        writes = self.definition.effect is SideEffects.WRITE and ended.success and ended.by_agent
         return ToolOutput(
-            content=[TextBlock(how)],
-            success=success,
+            content=[TextBlock(ended.how)],
+            success=ended.success,
             command_executed=command if isinstance(command, str) else None,
-            files_modified=[_named(path, context)] if writes and success and path else None,
+            files_modified=[_named(path, context)] if writes and path else None,
         )
 
     async def cancel(self) -> bool:
         self.end(success=False, how="Stopped.")
         return True
+
+
+class _End(NamedTuple):
+    success: bool
+    how: str
+    by_agent: bool
+
+
+async def _expect(
+    becomes: str | None, input: dict[str, Any], context: ToolContext
+) -> Callable[[], None]:
+    """Have the file kept as it is now; what is returned takes that back."""
+    files = context.workspace_files
+    if becomes is None or not isinstance(files, WorkspaceFileAPI):
+        return lambda: None
+    return await off_loop(files.expect, input["path"], becomes.encode("utf-8", "replace"))
 
 
 def _named(path: str, context: ToolContext) -> str:

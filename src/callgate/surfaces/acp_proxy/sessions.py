@@ -90,6 +90,7 @@ class ProxiedSession:
         self._terminals: dict[str, Terminal] = {}
         self._numbers = itertools.count(1)
         self._tasks = TaskSet(_log, "the work for an agent failed")
+        self._agent_work = TaskSet(_log, "the record of an agent's work failed")
         self.changed: set[str] = set()
         """Files that calls of this turn changed here."""
         self._given = ExitStack()
@@ -113,6 +114,10 @@ class ProxiedSession:
         """What the agent has not told the end of by now has ended with its turn."""
         self.turn += 1
         self._approvals.end_all("The agent's turn ended.", success=True)
+
+    async def settled(self, limit_s: float) -> None:
+        """Wait until what the agent did by itself is recorded."""
+        await self._agent_work.wait(limit_s)
 
     # What the agent tells
 
@@ -165,7 +170,7 @@ class ProxiedSession:
         runner = Runner(lambda: work, self._runs_in, takes_slot=False)
         call = self._call(judged.tool, judged.arguments, runner, tool_call_id)
         self._asked[call.id] = tool_call_id
-        running = self._tasks.start(self._complete(call))
+        running = self._agent_work.start(self._complete(call))
         await self._until(work.started, running, call)
         if not work.started.is_set():
             return running.result()
