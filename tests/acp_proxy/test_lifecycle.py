@@ -343,3 +343,30 @@ async def test_an_editor_in_the_home_gives_the_agent_an_empty_directory(home: Pa
     finally:
         await editor.stop()
     assert seen["out"] == f"{workspace}\n"
+
+
+async def test_a_workspace_may_be_reached_by_a_link(opened: Open, workspace: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(workspace)
+    async with opened(settings='mode = "write"\n') as editor:
+        talk = await editor.new(link)
+        written, ran = await play(
+            talk,
+            {"ask": "fs/write_text_file", "params": {"path": str(link / "a"), "content": "x"}},
+            {"run": "cat a"},
+        )
+    assert (written["result"], ran["out"]) == ({}, "x")
+
+
+async def test_mode_read_without_a_sandbox_is_refused(opened: Open) -> None:
+    with pytest.raises(Fault, match="needs the sandbox"):
+        async with opened("--mode", "read", settings='sandbox = "off"\n'):
+            pass
+
+
+async def test_without_a_sandbox_the_question_says_so(opened: Open, workspace: Path) -> None:
+    async with opened(settings='sandbox = "off"\n') as editor:
+        talk = await editor.new(workspace)
+        talk.allow("reject_once")
+        await play(talk, permission("a", kind="execute", rawInput={"command": "ls"}))
+        assert "outside the sandbox" in json.dumps(asked(talk))

@@ -143,6 +143,7 @@ def make_dependencies(wired: Wired, options: ProxyOptions) -> Dependencies:
         name=name,
         first_place=AgentPlace(first),
         launch=partial(_launch, wired, options.argv, table, mode),
+        runs_in=f"the agent's own process, {_around(table, wired)}",
         grant_once=grant_once,
         longest_arguments=settings.acp.longest_arguments,
         start_timeout_s=table.start_timeout_s,
@@ -183,6 +184,8 @@ async def _launch(
 ) -> tuple[Launcher, Command]:
     """What starts the agent in its sandbox."""
     sandbox, agent = wired.sandbox, known_agents.find(argv)[1]
+    if sandbox.surroundings.profile is None and mode not in _WRITES:
+        raise ToolError(f"Mode {mode} needs the sandbox around the agent, which is off.")
     await sandbox.ready()
     ours = without_secrets_keys(os.environ)
     passed = {
@@ -207,8 +210,15 @@ async def _launch(
     )
     if enclosure.network is Network.HOSTS:
         environ |= _NODE_PROXY
-    command = Command(argv=tuple(argv), cwd=place.workspace, env=environ)
+    directory = os.path.realpath(place.workspace)  # a link to it may not be there for the agent
+    command = Command(argv=tuple(argv), cwd=directory, env=environ)
     return sandbox.process_launcher(enclosure, session), command
+
+
+def _around(table: ProxyTable, wired: Wired) -> str:
+    if wired.sandbox.surroundings.profile is None:
+        return "outside the sandbox"
+    return "in an open sandbox" if table.profile == "open" else "in the sandbox around the agent"
 
 
 def _enclosure(table: ProxyTable, wired: Wired, model: Sequence[str]) -> Enclosure:

@@ -133,11 +133,9 @@ class Peer:
             if isinstance(message, Request):
                 self._begin(message)
                 begun += 1
-            else:
-                self._handle(message)
-                if isinstance(message, Response):  # whoever waited for it goes on first
-                    begun += 1
-                    break
+            elif self._handle(message):  # whoever waited for it goes on first
+                begun += 1
+                break
             if self._received and (begun == _AT_ONCE or turns.now() > until):
                 turns.wait(self._take)
                 return
@@ -148,16 +146,18 @@ class Peer:
         if not self._received:
             self._catch_up()
 
-    def _handle(self, message: Notification | Response | Invalid) -> None:
+    def _handle(self, message: Notification | Response | Invalid) -> bool:
+        """Whether somebody waited for it."""
+        if isinstance(message, Response):
+            return self._settle(message)
         if isinstance(message, Notification):
             self._note(message)
-        elif isinstance(message, Response):
-            self._settle(message)
         else:
             self.invalid += 1
             _log.warning("not a message: %s", message.message)
             if message.id is not None or not self._ignores_noise:
                 self._send(jsonrpc.failure(message.id, message))
+        return False
 
     @property
     def backlog(self) -> int:
@@ -235,16 +235,19 @@ class Peer:
         if task is not None and not task.cancelling():  # once: it may have to see to its end
             task.cancel()
 
-    def _settle(self, response: Response) -> None:
+    def _settle(self, response: Response) -> bool:
+        """Whether somebody waited for it."""
         waiting = None if response.id is None else self._pending.pop(response.id, None)
         if waiting is None or waiting.done():
             _log.info("an answer to nothing that was asked was ignored")
-        elif response.error is not None:
+            return False
+        if response.error is not None:
             _log.debug("<- %r failed: %d", response.id, response.error.code)
             waiting.set_exception(response.error)
         else:
             _log.debug("<- %r answered", response.id)
             waiting.set_result(response.result)
+        return True
 
     # What goes
 

@@ -41,10 +41,8 @@ _log = logging.getLogger("callgate.acp")
 class AgentProcess:
     """`dependencies.Agent` for a process of ours."""
 
-    runs_in = "the agent's own process, in the sandbox around the agent"
-
-    def __init__(self, place: AgentPlace, handlers: Handlers) -> None:
-        self.place = place
+    def __init__(self, place: AgentPlace, runs_in: str, handlers: Handlers) -> None:
+        self.place, self.runs_in = place, runs_in
         self._handlers = handlers
         self.exit: Exit | None = None
         """How it ended, once it has."""

@@ -84,6 +84,8 @@ class Dependencies(NamedTuple):
     """Of the process that is greeted, before any session names a directory."""
     launch: Callable[[AgentPlace], Awaitable[tuple[Launcher, Command]]]
     """What starts the agent's process. Raises a `ToolError` where it cannot."""
+    runs_in: str
+    """What is around that process, for the person who is asked about what it does by itself."""
     grant_once: Callable[[Session, str, dict[str, Any]], None]
     """Let exactly this call of a session run once: a person or the policy has said yes to it."""
     longest_arguments: int

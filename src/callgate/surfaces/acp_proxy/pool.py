@@ -71,7 +71,7 @@ class AgentPool:
         await asyncio.gather(*(each.close() for each in self._agents.values()))
 
     async def _start(self, place: AgentPlace) -> tuple[AgentProcess, Any]:
-        agent = AgentProcess(place, self._handlers)
+        agent = AgentProcess(place, self._dependencies.runs_in, self._handlers)
         try:
             launcher, command = await self._dependencies.launch(place)
             await agent.start(launcher, command)

@@ -307,4 +307,4 @@ def _place(params: Any) -> AgentPlace:
         if not isinstance(each, str) or not is_directory(each):
             named = shown(str(each), 200)
             raise RpcError(INVALID_PARAMS, f"{named!r} is not an absolute path of a directory")
-    return AgentPlace(os.path.realpath(str(cwd)), tuple(Root(path, writable=True) for path in more))
+    return AgentPlace(os.path.abspath(str(cwd)), tuple(Root(path, writable=True) for path in more))
