@@ -225,3 +225,20 @@ async def test_a_change_that_the_agent_was_allowed_can_be_undone(opened: Open, h
     assert (record["tool"], record["result"]) == ("write_file", "The agent did it.")
     _callgate(home, "undo", "--last", "--yes", "--workspace", str(workspace))
     assert path.read_text() == "old\n"
+
+
+async def test_what_was_told_at_too_great_length_is_not_known(opened: Open, home: Path, workspace: Path) -> None:
+    told = {
+        "sessionUpdate": "tool_call",
+        "toolCallId": "v",
+        "title": "bash",
+        "kind": "execute",
+        "status": "pending",
+        "rawInput": {"command": "ls " + "x" * 300_000},
+    }
+    async with opened(settings='mode = "write"\n') as editor:
+        talk = await editor.new(workspace)
+        talk.allow("reject_once")
+        results = await play(talk, {"update": told}, permission("v", title="?"))
+    assert outcomes(results) == [REJECTED]
+    assert [each["tool"] for each in records(home)] == ["agent_action"]

@@ -50,8 +50,10 @@ from callgate.surfaces.acp_proxy.terminals import (
     shell_arguments,
 )
 
-_MOST_STATES = 1_000
-"""Tool calls of the agent that are remembered."""
+_MOST_STATES = 200
+"""Tool calls of the agent that are remembered until they end ..."""
+_LARGEST_STATE = 256 * 1024
+"""... and bytes of one."""
 _LONGEST_CALL_S = 3_600.0
 _MISSING = "file_not_found"
 
@@ -128,11 +130,14 @@ class ProxiedSession:
             return
         id = state["toolCallId"]
         known = self._states.pop(id, None)
-        self._states[id] = judging.merged(known, state)
+        if wire.has_ended(state):  # nothing more is asked about it
+            self._approvals.end(id, success=not wire.has_failed(state))
+            return
+        learnt = judging.merged(known, state)
+        if len(msgspec.json.encode(learnt)) <= _LARGEST_STATE:  # of a larger one nothing is known
+            self._states[id] = learnt
         if len(self._states) > _MOST_STATES:
             del self._states[next(iter(self._states))]
-        if wire.has_ended(state):
-            self._approvals.end(id, success=not wire.has_failed(state))
 
     def terminal_text(self, terminal_id: str, tool_call_id: str) -> str | None:
         """What a terminal of ours has written, for a card that shows it; None for any other."""
