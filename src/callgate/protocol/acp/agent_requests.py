@@ -58,12 +58,6 @@ CANCELLED: dict[str, Any] = {"outcome": {"outcome": "cancelled"}}
 """Nobody answered, or there is no option that says no."""
 
 
-class OfSession(Received, frozen=True, kw_only=True):
-    """Whatever names a session."""
-
-    session_id: str
-
-
 class OfTerminal(Received, frozen=True, kw_only=True):
     session_id: str
     terminal_id: str

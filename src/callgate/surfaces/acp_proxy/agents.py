@@ -166,8 +166,8 @@ class AgentProcess:
             return "the agent has gone"
         how = f"exit code {ended.code}" if ended.signal is None else f"signal {ended.signal}"
         lines = self._errors.decode("utf-8", "replace").strip().splitlines()
-        said = f": {shown(redact(lines[-1]), _LONGEST_WHY)}" if lines else ""
-        return f"the agent has ended ({how}){said}"
+        detail = f": {shown(redact(lines[-1]), _LONGEST_WHY)}" if lines else ""
+        return f"the agent has ended ({how}){detail}"
 
 
 def _pass_on(data: bytes) -> None:

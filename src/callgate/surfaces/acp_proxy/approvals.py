@@ -36,8 +36,8 @@ class Approvals:
         """The agent has done it, or failed to; or callgate does it, if not `by_agent`."""
         approved = self._open.pop(tool_call_id, None)
         if approved is not None:
-            told = "The agent did it." if success else "The agent failed to do it."
-            approved.work.end(success=success, how=how or told, by_agent=by_agent)
+            summary = "The agent did it." if success else "The agent failed to do it."
+            approved.work.end(success=success, how=how or summary, by_agent=by_agent)
 
     def end_all(self, how: str, *, success: bool = False) -> None:
         for id in list(self._open):

@@ -94,6 +94,5 @@ class Dependencies(NamedTuple):
     """For an agent to answer `initialize`."""
     cancel_patience_s: float
     """For an agent to end its turn after a cancel."""
-    unstable: bool
     close: Callable[[], Awaitable[None]]
     """Let go of the runtime."""

@@ -73,7 +73,7 @@ class Proxy:
         self._client = client_of(os.getppid(), editor_name)
         self._editor_name = "acp" if editor_name is None else f"acp {shown(editor_name, 40)}"
         self._name = dependencies.name
-        self._agents = make_agents(Handlers(self.asked, self.told, self._ended))
+        self._agents = make_agents(Handlers(self._answer_agent, self._note_agent, self._ended))
         self._sessions: dict[str, tuple[Agent, ProxiedSession]] = {}
         self._tasks = TaskSet(_log, "the work of the proxy failed")
 
@@ -171,7 +171,7 @@ class Proxy:
             return
         if id in self._sessions:
             raise RpcError(INVALID_PARAMS, f"session {shown(id)} is open already")
-        session.id = id
+        session.calls.id = id
         self._sessions[id] = agent, session
         _log.info("session %s of the agent is %s", shown(id), session.session.id)
 
@@ -187,7 +187,7 @@ class Proxy:
         session.prompts += 1
         try:
             before = await observe(workspace, most=_MOST_ENTRIES, seconds=_MOST_SECONDS)
-            session.changed.clear()
+            session.calls.changed.clear()
             return await self._pass_prompt(agent, session, params, before)
         finally:
             session.prompts -= 1
@@ -198,7 +198,7 @@ class Proxy:
         try:
             return await agent.request("session/prompt", params)
         except asyncio.CancelledError:  # an agent may not know that requests can be cancelled
-            agent.notify("session/cancel", {"sessionId": session.id})
+            agent.notify("session/cancel", {"sessionId": session.calls.id})
             session.cancel()
             raise
         finally:
@@ -220,7 +220,7 @@ class Proxy:
         """Record what changed in a turn although no call of ours did it."""
         await session.settled(REPORT_S)
         seen = await before.changes()
-        ours = session.changed
+        ours = session.calls.changed
         observed = msgspec.structs.replace(
             seen,
             **{
@@ -259,7 +259,7 @@ class Proxy:
 
     # From the agent
 
-    async def asked(self, agent: Agent, method: str, params: Any, request: Request) -> Any:
+    async def _answer_agent(self, agent: Agent, method: str, params: Any, request: Request) -> Any:
         """The result of a request of the agent. Raises `RpcError`."""
         handler = HANDLERS.get(method)
         if handler is None:
@@ -278,7 +278,7 @@ class Proxy:
             _log.exception("a question of the agent could not be put")
             return CANCELLED
 
-    def told(self, agent: Agent, method: str, params: Any) -> None:
+    def _note_agent(self, agent: Agent, method: str, params: Any) -> None:
         """A notification of the agent."""
         if method == SESSION_UPDATE and isinstance(params, dict):
             id = session_id_of(params)

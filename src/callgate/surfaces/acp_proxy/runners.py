@@ -42,8 +42,8 @@ class ExactRead:
         self.text = await context.environment.read_text(
             input["path"], line=self._line, limit=self._limit
         )
-        told = f"{len(self.text):,} characters, as they are"
-        return ToolOutput(content=[TextBlock(told)], metadata={"characters": len(self.text)})
+        summary = f"{len(self.text):,} characters, as they are"
+        return ToolOutput(content=[TextBlock(summary)], metadata={"characters": len(self.text)})
 
     async def cancel(self) -> bool:
         return False
@@ -234,9 +234,9 @@ class AgentTurn:
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
         changed = len(self._files)
-        told = f"The agent changed {changed:,} files by itself." if changed else "No changes."
+        summary = f"The agent changed {changed:,} files by itself." if changed else "No changes."
         return ToolOutput(
-            content=[TextBlock("\n".join([told, *self._remarks]))],
+            content=[TextBlock("\n".join([summary, *self._remarks]))],
             files_modified=self._files[:_MOST_NAMED] or None,
             metadata=self._metadata,
         )

@@ -11,35 +11,28 @@ through; whatever goes wrong is a refusal.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
 from typing import Any
 
 import msgspec
 
-from callgate.core.calls import CallerKind, Runner, ToolCall
-from callgate.core.content import ToolUseBlock
+from callgate.core.calls import Runner, ToolCall
 from callgate.core.errors import ToolErrorClass
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
-from callgate.core.task_sets import TaskSet, start_task
-from callgate.dispatch.permission.confirmations import Answer, Confirmation
+from callgate.core.task_sets import TaskSet
 from callgate.protocol.acp import agent_requests as wire
 from callgate.protocol.acp.agent_requests import PermissionRequest, ToolState
 from callgate.protocol.acp.client import CreateTerminal, ReadTextFile, WriteTextFile
 from callgate.protocol.acp.reading import read_params
-from callgate.protocol.acp.updates import SessionUpdate, Update
-from callgate.protocol.acp.values import RESOURCE_NOT_FOUND, SESSION_UPDATE, ToolFields
+from callgate.protocol.acp.values import RESOURCE_NOT_FOUND, SESSION_UPDATE
 from callgate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError, shown
-from callgate.surfaces.acp import permissions
-from callgate.surfaces.acp.cards import Cards
-from callgate.surfaces.acp.contents import kind_of, locations_of
 from callgate.surfaces.acp.peer import Peer
 from callgate.surfaces.acp_proxy import judging
 from callgate.surfaces.acp_proxy.approvals import Approvals
+from callgate.surfaces.acp_proxy.calls import SessionCalls
 from callgate.surfaces.acp_proxy.dependencies import Dependencies
 from callgate.surfaces.acp_proxy.runners import AgentWork, ExactRead, TerminalRun
 from callgate.surfaces.acp_proxy.terminals import (
@@ -54,7 +47,6 @@ _MOST_STATES = 200
 """Tool calls of the agent that are remembered until they end ..."""
 _LARGEST_STATE = 256 * 1024
 """... and bytes of one."""
-_LONGEST_CALL_S = 3_600.0
 _MISSING = "file_not_found"
 
 _log = logging.getLogger("callgate.acp")
@@ -74,43 +66,31 @@ class ProxiedSession:
         """`runs_in`: where the agent does what it does by itself. `missing_is_empty`: it takes
         an error about a missing file for its own."""
         self.session = session
-        self.id = ""
-        """What the agent and the editor call it, once the agent has said so."""
+        self.calls = SessionCalls(session, dependencies, editor, editor_name)
         self._dependencies = dependencies
         self._runtime = dependencies.runtime
-        self._editor, self._editor_name = editor, editor_name
+        self._editor = editor
         self._runs_in, self._missing_is_empty = runs_in, missing_is_empty
         self.prompts = 0
         """Under way."""
         self.turn = 0
         """How many have ended."""
         self._states: dict[str, ToolState] = {}
-        self._cards = Cards(session, self._find, self._tell)
         self._approvals = Approvals(session.workspace)
-        self._asked: dict[str, str] = {}
-        """By the id of a call: the agent's own id for what it is about."""
         self._terminals: dict[str, Terminal] = {}
         self._numbers = itertools.count(1)
-        self._tasks = TaskSet(_log, "the work for an agent failed")
         self._agent_work = TaskSet(_log, "the record of an agent's work failed")
-        self.changed: set[str] = set()
-        """Files that calls of this turn changed here."""
-        self._given = ExitStack()
-        self._given.enter_context(self._runtime.attach(self._confirm, session.id))
 
     async def close(self) -> None:
         """The agent or the editor let go of it: end what runs for it."""
         self.cancel()
-        self._cards.close("The session was closed.")
-        await self._runtime.cancel_session(self.session.id)
-        self._given.close()
+        await self.calls.close()
         await self._dependencies.sessions.close(self.session.id)
 
     def cancel(self) -> None:
         """Withdraw every question and stop every call of the session."""
         self._approvals.end_all("The turn was cancelled.")
-        if any(each.call.session.id == self.session.id for each in self._runtime.in_flight()):
-            self._tasks.start(self._runtime.cancel_session(self.session.id))
+        self.calls.cancel()
 
     def turn_ended(self) -> None:
         """What the agent has not told the end of by now has ended with its turn."""
@@ -168,15 +148,14 @@ class ProxiedSession:
 
     async def _ask(self, judged: judging.JudgedTool, tool_call_id: str) -> ToolResult | None:
         """None where the agent may do it; its call goes on until the agent has done it."""
-        tool = self._find(judged.tool)
+        tool = self.calls.find(judged.tool)
         if tool is None:  # such as a tool of a package that is not installed
             return await self._ask(judging.unknown(dict(judged.arguments)), tool_call_id)
         work = AgentWork(tool.definition)
         runner = Runner(lambda: work, self._runs_in, takes_slot=False)
-        call = self._call(judged.tool, judged.arguments, runner, tool_call_id)
-        self._asked[call.id] = tool_call_id
-        running = self._agent_work.start(self._complete(call))
-        await self._until(work.started, running, call)
+        call = self.calls.make(judged.tool, judged.arguments, runner, tool_call_id)
+        running = self._agent_work.start(self.calls.complete(call))
+        await self.calls.started(work.started, running, call)
         if not work.started.is_set():
             return running.result()
         self._approvals.begin(tool_call_id, work, judged)
@@ -191,8 +170,8 @@ class ProxiedSession:
             arguments["offset"] = line
         if request.limit:
             arguments["limit"] = request.limit
-        call = self._call("read_file", arguments, Runner(lambda: reading))
-        result = await self._complete(call)
+        call = self.calls.make("read_file", arguments, Runner(lambda: reading))
+        result = await self.calls.complete(call)
         if result.error is None:
             return wire.FileContent(content=reading.text)
         if result.error.reason == _MISSING:
@@ -206,7 +185,7 @@ class ProxiedSession:
         arguments = {"path": request.path, "content": request.content}
         if self._approvals.covers_write(request.path, request.content):
             self._dependencies.grant_once(self.session, "write_file", arguments)
-        result = await self._complete(self._call("write_file", arguments))
+        result = await self.calls.complete(self.calls.make("write_file", arguments))
         if result.error is not None:
             raise _refusal(result)
         return {}
@@ -222,12 +201,12 @@ class ProxiedSession:
             self._dependencies.grant_once(self.session, "shell", arguments)
         terminal = Terminal(f"term_{next(self._numbers)}", request.output_byte_limit)
         run = TerminalRun(terminal, environment(request))
-        call = self._call("shell", arguments, Runner(lambda: run, takes_slot=False))
+        call = self.calls.make("shell", arguments, Runner(lambda: run, takes_slot=False))
         terminal.call_id = call.id
         self._terminals[terminal.id] = terminal
-        running = self._tasks.start(self._in_terminal(call, terminal))
+        running = self.calls.tasks.start(self._in_terminal(call, terminal))
         try:
-            await self._until(terminal.started, running, call)
+            await self.calls.started(terminal.started, running, call)
             if not terminal.started.is_set():
                 raise _refusal(running.result())
         except BaseException:
@@ -237,7 +216,7 @@ class ProxiedSession:
 
     async def _in_terminal(self, call: ToolCall, terminal: Terminal) -> ToolResult:
         try:
-            return await self._complete(call)
+            return await self.calls.complete(call)
         finally:
             terminal.end(None)
             self._show_output(terminal)
@@ -252,7 +231,7 @@ class ProxiedSession:
                 "toolCallId": terminal.tool_call_id,
                 "content": [content],
             }
-            self._editor.notify(SESSION_UPDATE, {"sessionId": self.id, "update": update})
+            self._editor.notify(SESSION_UPDATE, {"sessionId": self.calls.id, "update": update})
 
     async def terminal_output(self, params: Any) -> Any:
         return self._terminal(params).state()
@@ -282,88 +261,6 @@ class ProxiedSession:
         if terminal is None:
             raise RpcError(INVALID_PARAMS, f"there is no terminal {shown(request.terminal_id)}")
         return terminal
-
-    # Calls
-
-    def _call(
-        self,
-        tool: str,
-        arguments: dict[str, Any],
-        runner: Runner | None = None,
-        external_id: str | None = None,
-    ) -> ToolCall:
-        return ToolCall(
-            tool=tool,
-            arguments=arguments,
-            session=self.session,
-            caller=CallerKind.AGENT,
-            external_id=external_id,
-            timeout_s=_LONGEST_CALL_S,
-            runner=runner,
-        )
-
-    async def _complete(self, call: ToolCall) -> ToolResult:
-        """Run a call to its end; where it was asked about, its card ends with it."""
-        result = await self._runtime.call(call)
-        self.changed.update(result.files_modified or ())
-        if self._asked.pop(call.id, None) is None:
-            self._cards.finished(result.block(call.shown_id), result.value)
-        return result
-
-    async def _until(
-        self, started: asyncio.Event, running: asyncio.Task[ToolResult], call: ToolCall
-    ) -> None:
-        """Wait until a call has started or ended. Whoever asked for it may give up before."""
-        starting = start_task(started.wait())
-        try:
-            await asyncio.wait([starting, running], return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            self._tasks.start(self._withdraw(call.id))
-            raise
-        finally:
-            starting.cancel()
-
-    async def _withdraw(self, call_id: str) -> None:
-        await self._runtime.cancel_promptly(call_id)
-
-    def _find(self, name: str) -> Any:
-        return self._runtime.find_tool(name, self.session)
-
-    # What the person is asked
-
-    async def _confirm(self, question: Confirmation) -> Answer:
-        arguments = dict(question.arguments)
-        tool = self._find(question.tool)
-        card = self._asked.get(question.call_id)
-        title = None
-        if card is None:  # the agent has no card for it
-            card = question.tool_use_id
-            self._cards.started(ToolUseBlock(id=card, name=question.tool, input=arguments))
-            title = self._cards.title(card)
-        fields = ToolFields(
-            tool_call_id=card,
-            title=title,
-            kind=kind_of(tool),
-            status="pending",
-            content=permissions.content_of(question, self._dependencies.longest_arguments),
-            locations=locations_of(tool, arguments, self.session.workspace),
-            raw_input=arguments,
-        )
-
-        def give_up() -> None:
-            self._tasks.start(self._withdraw(question.call_id))
-
-        return await permissions.ask(
-            self._editor,
-            self.id,
-            msgspec.structs.replace(question, session_id=self.id),
-            fields,
-            give_up,
-            self._editor_name,
-        )
-
-    def _tell(self, update: Update) -> None:
-        self._editor.notify(SESSION_UPDATE, SessionUpdate(session_id=self.id, update=update))
 
 
 Handler = Callable[[ProxiedSession, Any], Awaitable[Any]]
