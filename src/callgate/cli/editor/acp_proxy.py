@@ -24,11 +24,13 @@ _WORDS = ("agent", "none", "loopback", "all")
 def acp_proxy(options: Namespace) -> int:
     if not options.words and not options.unstable:
         raise CliError("which agent?", hint="callgate acp-proxy -- gemini --acp")
+    network = _network(options.network)
+    if options.print_config:
+        return _print_config(options)
     if os.isatty(0):
         say("callgate acp-proxy is started by an editor, which speaks with it over stdin and")
         say("stdout: write it before the command of an agent in the editor's settings.")
         return _USAGE
-    network = _network(options.network)
     from callgate.config.home_check import home_path  # lazy: not for wrong words  # noqa: PLC0415
 
     home_path()  # refuses one that others control
@@ -68,3 +70,25 @@ def _network(given: str | None) -> str | list[str] | None:
     except ValueError as error:
         raise CliError(f"--network: {error}") from None
     return named
+
+
+def _print_config(options: Namespace) -> int:
+    """What to paste into an editor's settings, with the options that were given."""
+    import re  # lazy: not for an editor  # noqa: PLC0415
+
+    from callgate.cli.editor.settings import show_command  # lazy: as above  # noqa: PLC0415
+    from callgate.instance.known_agents import find  # lazy: as above  # noqa: PLC0415
+
+    if not options.words:
+        raise CliError("which agent?", hint="callgate acp-proxy --print-config zed -- gemini --acp")
+    chosen = ["acp-proxy"]
+    for flag in ("network", "profile", "workspace", "mode"):
+        if (value := getattr(options, flag)) is not None:
+            chosen += [f"--{flag}", value]
+    for flag in ("env", "writable", "readable"):
+        chosen += [word for value in getattr(options, flag) for word in (f"--{flag}", value)]
+    chosen += ["--unstable"] if options.unstable else []
+    name = re.sub(r"[^a-z0-9]+", "_", find(options.words)[0])
+    return show_command(
+        options.print_config, f"{name}_behind_callgate", [*chosen, "--", *options.words]
+    )

@@ -13,7 +13,7 @@ from callgate.cli.families.command import (
     positive,
     takes,
 )
-from callgate.cli.options import ACP, JSON, MODE, MODES, Option, minutes
+from callgate.cli.options import ACP, EDITORS, JSON, MODE, MODES, Option, minutes
 
 NOW = Option("--now", help="stop what runs, too; without it that has [instance] drain_seconds")
 HEADING = "serve editors and other programs"
@@ -144,6 +144,9 @@ def _acp_proxy(parser: Parser) -> None:
     )
     add(parser, Option("--mode", choices=MODES, help="in which sessions begin"))
     parser.add_argument("--unstable", action="store_true", help="also be a proxy of a chain")
+    parser.add_argument(
+        "--print-config", choices=EDITORS, help="print what to paste into an editor's settings"
+    )
 
 
 COMMANDS: Mapping[str, Command] = {
