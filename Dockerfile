@@ -15,6 +15,9 @@ RUN sed '/^# for development/,$d' constraints.txt > needs.txt \
  && /opt/callgate/bin/python -m pip install --no-cache-dir --require-hashes -r needs.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY packages/tool-host-node ./packages/tool-host-node
+COPY examples/demo.py ./examples/demo.py
+COPY deploy/man ./deploy/man
+COPY deploy/systemd ./deploy/systemd
 COPY src ./src
 RUN /opt/callgate/bin/python -m pip install --no-cache-dir --no-deps --no-build-isolation . \
  && /opt/callgate/bin/python -m pip uninstall --yes hatchling pip \

@@ -11,8 +11,8 @@ PACKAGE := $(PIP) --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test quick agents test-pythons lint soak spec mcp-conformance frameworks bench docs reference pictures \
-  recording constraints peers framework-pins safety safety-requirements clean
+.PHONY: help demo test quick agents agents-acp test-pythons lint soak spec mcp-conformance frameworks bench docs dist \
+  reference pictures recording constraints peers framework-pins safety safety-requirements clean
 
 help:
 	@echo "make demo         set up and show callgate at work"
@@ -22,12 +22,14 @@ help:
 	@echo "make test-pythons the tests with each Python of this machine (PYTHONS=... names them)"
 	@echo "make lint         ruff (check and format), mypy and import-linter alone"
 	@echo "make soak         the long tests, which 'make test' leaves out"
+	@echo "make agents-acp   real ACP agents behind the proxy, offline (npm; about 800 MB)"
 	@echo "make spec         how many conformance items are covered (ARGS=--open lists the rest)"
 	@echo "make mcp-conformance  MCP's own test suite, N/N for each of its sets"
 	@echo "make frameworks   the adapters of agent frameworks, with those frameworks (PyPI)"
 	@echo "make bench        the benchmark table, beside other libraries"
 	@echo "make safety       how many attacks reach their goal behind which gate (ARGS=--help)"
 	@echo "make docs         the documentation as a site, in .build/site"
+	@echo "make dist         wheel and sdist in dist/, and the demo run from the wheel"
 	@echo "make reference    the pages about commands and settings, made anew from the code"
 	@echo "make pictures     the screenshots of the documentation, made anew"
 	@echo "make recording    the terminal recording of docs/start/first-hour.md, made anew (npm, PyPI)"
@@ -42,7 +44,7 @@ demo: .venv/.ready
 
 # bubblewrap and the dashboard are tested too; where the system has no bwrap and no chromium, they
 # are found here (in vain elsewhere).
-test quick soak pictures recording safety frameworks agents: export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
+test quick soak pictures recording safety frameworks agents agents-acp: export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
 
 test: lint
 	@sh scripts/get_bubblewrap.sh
@@ -50,14 +52,14 @@ test: lint
 	@sh scripts/get_acp_clients.sh
 	@sh scripts/get_mcp_suite.sh
 	@sh scripts/get_deploy_tools.sh
-	$(BIN)/python -m pytest -n 4 -m "not soak" --ignore tests/agents $(PYTEST_ARGS)
-	@echo "Left out: the long tests (make soak), and real agents (make agents)."
+	$(BIN)/python -m pytest -n 4 -m "not soak and not agents" --ignore tests/agents $(PYTEST_ARGS)
+	@echo "Left out: the long tests (make soak), and real agents (make agents, make agents-acp)."
 
 # The core: values, protocols, policy, settings, files, the road of a call. tests/README.md has more.
 QUICK := core policy protocol config events sessions workspace dispatch
 
 quick: .venv/.ready-dev
-	$(BIN)/python -m pytest -n 2 -q -m "not soak" $(QUICK:%=tests/unit/%) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 -q -m "not soak and not agents" $(QUICK:%=tests/unit/%) $(PYTEST_ARGS)
 
 # The programs of others at the versions of tests/agents/programs/, against a scripted model.
 agents: .venv/.ready-dev
@@ -86,6 +88,12 @@ soak: .venv/.ready-dev
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m soak --hypothesis-profile soak \
 	  --timeout 1800 --durations 30 $(PYTEST_ARGS)
 
+# Real agents of others behind `callgate acp-proxy`, offline: their model is ours.
+agents-acp: .venv/.ready-dev
+	@sh scripts/get_bubblewrap.sh
+	@sh scripts/get_acp_agents.sh
+	$(BIN)/python -m pytest -n 2 -m agents tests/agents_acp $(PYTEST_ARGS)
+
 mcp-conformance: .venv/.ready-dev
 	@sh scripts/get_mcp_suite.sh
 	@$(BIN)/python -m tests.mcp_conformance.run
@@ -113,8 +121,12 @@ safety: .build/safety/.ready
 docs: .venv/.ready-dev
 	@$(BIN)/python -m scripts.site
 
+dist: .venv/.ready-dev
+	@PYTHON="$(PYTHON)" sh scripts/dist.sh
+
 reference: .venv/.ready-dev
 	@$(BIN)/python -m scripts.reference
+	@$(BIN)/python -m scripts.man_page
 
 pictures: .venv/.ready-dev
 	@sh scripts/get_chromium.sh

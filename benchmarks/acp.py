@@ -5,6 +5,8 @@
     starts     from nothing to the answer to `initialize`, and to the end after stdin was closed
     sessions   of callgate alone: a prompt to the first word of its answer, updates a second, a
                conversation of 10,000 updates loaded, memory with 100 sessions
+    proxy      what `callgate acp-proxy` adds before the raw agent: a prompt with one update and
+               its answer, updates a second
 
 In every round each agent is started once, in turn, and ratios are taken within a round. The raw
 agent is asyncio and json and nothing else (`peers/acp_raw.py`); the other is on the SDK
@@ -186,6 +188,40 @@ def measure_sessions(home: Path, rounds: int, updates: int) -> Mapping[str, floa
     }
 
 
+def measure_proxy(work: Path, home: Path, rounds: int, updates: int) -> Mapping[str, float]:
+    """The raw agent alone and behind the proxy, prompt by prompt in turn. What works in the sandbox
+    cannot work in the home."""
+    raw = [sys.executable, str(PEERS / "acp_raw.py")]
+    callgate = os.path.join(os.path.dirname(sys.executable), "callgate")
+    proxied = [callgate, "acp-proxy", "--network", "none", "--workspace", str(work), "--", *raw]
+    talks = {"alone": Spoken(raw, home), "proxied": Spoken(proxied, home)}
+    found: dict[str, list[float]] = {name: [] for name in talks}
+    rates: dict[str, float] = {}
+    for talk in talks.values():
+        talk.say("initialize", **_HELLO["params"])
+        talk.say("session/new", cwd=str(work), mcpServers=[])
+    for _ in range(rounds * 10):
+        for name, talk in talks.items():
+            began = time.perf_counter()
+            talk.say("session/prompt", sessionId="one", prompt=[{"type": "text", "text": "1"}])
+            found[name].append((time.perf_counter() - began) * 1e3)
+    for name, talk in talks.items():
+        began = time.perf_counter()
+        many = [{"type": "text", "text": str(updates)}]
+        told = talk.say("session/prompt", sessionId="one", prompt=many)[1]
+        rates[name] = told / (time.perf_counter() - began)
+        talk.end()
+    alone, behind = (median(found[name][rounds:]) for name in ("alone", "proxied"))
+    return {
+        "alone_ms": round(alone, 3),
+        "proxied_ms": round(behind, 3),
+        "added_ms": round(behind - alone, 3),
+        "alone_updates_per_s": round(rates["alone"]),
+        "proxied_updates_per_s": round(rates["proxied"]),
+        "added_us_per_update": round(1e6 / rates["proxied"] - 1e6 / rates["alone"], 1),
+    }
+
+
 def _open(home: Path, script: str) -> Spoken:
     path = home / "script.toml"
     path.write_text(script)
@@ -242,6 +278,23 @@ def show(found: Mapping[str, Any]) -> None:
         ],
     ]
     print(report.table(["callgate acp, at work", ""], rows), end="\n\n")
+    said = found["proxy"]
+    rows = [
+        [
+            "a prompt, one update, its answer",
+            f"{said['alone_ms']:.2f} ms",
+            f"{said['proxied_ms']:.2f} ms",
+            f"{said['added_ms']:.2f} ms",
+        ],
+        [
+            "updates a second",
+            f"{said['alone_updates_per_s']:,}",
+            f"{said['proxied_updates_per_s']:,}",
+            f"{said['added_us_per_update']:.0f} us each",
+        ],
+    ]
+    head = ["the raw agent", "alone", "behind callgate acp-proxy", "added"]
+    print(report.table(head, rows), end="\n\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -258,6 +311,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         found["starts"] = measure_starts(commands, Path(directory), rounds)
         updates = 400 if options.quick else 10_000
         found["sessions"] = measure_sessions(Path(directory), rounds, updates)
+        with tempfile.TemporaryDirectory(prefix="callgate-benchmark-") as work:
+            found["proxy"] = measure_proxy(Path(work), Path(directory), rounds, updates)
     if not options.json:
         if SDK not in commands:
             print("Without the Python SDK of the protocol: see --sdk-python.\n")

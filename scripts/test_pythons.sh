@@ -35,7 +35,7 @@ test_with() {
       return 1
   fi
   shift 2
-  "$venv/bin/python" -m pytest -n 4 -m "not soak" "$@" </dev/null
+  "$venv/bin/python" -m pytest -n 4 -m "not soak and not agents" "$@" </dev/null
 }
 
 list=$(found)

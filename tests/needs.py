@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 _ACP_CLIENTS = Path(__file__).parents[1] / ".tools/acp/package-lock.json"
+_ACP_AGENTS = Path(__file__).parents[1] / ".tools/acp-agents/package-lock.json"
 _MCP_SERVERS = Path(__file__).parents[1] / ".tools/mcp_servers/requirements.txt"
 _DEPLOY_TOOLS = Path(__file__).parents[1] / ".tools/deploy/tools.txt"
 _EMULATE = Path(__file__).parents[1] / ".tools/emulate/package-lock.json"
@@ -31,6 +32,7 @@ _CHECKS: dict[str, tuple[Callable[[], bool], str]] = {
     "loop devices": (Path("/dev/loop-control").exists, "the machine offers none"),
     "no root": (lambda: os.geteuid() != 0, "the tests run as root"),
     "acp clients": (_ACP_CLIENTS.exists, "see scripts/get_acp_clients.sh"),
+    "acp agents": (_ACP_AGENTS.exists, "see scripts/get_acp_agents.sh"),
     "mcp servers": (_MCP_SERVERS.exists, "see scripts/get_mcp_servers.sh"),
     "no /tmp": (
         lambda: not str(Path(__file__).resolve()).startswith("/tmp/"),

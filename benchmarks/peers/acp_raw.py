@@ -1,4 +1,7 @@
-"""The floor: an agent of asyncio and json, which greets alike and checks nothing."""
+"""The floor: an agent of asyncio and json, which greets alike and checks nothing.
+
+A prompt is a number: so many updates come before its answer.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,22 @@ RESULT = {
     "authMethods": [{"id": "settings", "name": "settings"}],
 }
 
+SAID = {
+    "sessionUpdate": "agent_message_chunk",
+    "content": {"type": "text", "text": "a few words of an answer"},
+}
+UPDATE = (
+    json.dumps(
+        {
+            "jsonrpc": "2.0",
+            "method": "session/update",
+            "params": {"sessionId": "one", "update": SAID},
+        },
+        separators=(",", ":"),
+    ).encode()
+    + b"\n"
+)
+
 
 async def main() -> None:
     loop = asyncio.get_running_loop()
@@ -27,7 +46,15 @@ async def main() -> None:
     writer = asyncio.StreamWriter(transport, protocol, reader, loop)
     while line := await reader.readline():
         asked = json.loads(line)
-        answer = {"jsonrpc": "2.0", "id": asked["id"], "result": RESULT}
+        result = RESULT
+        if asked["method"] == "session/new":
+            result = {"sessionId": "one"}
+        elif asked["method"] == "session/prompt":
+            result = {"stopReason": "end_turn"}
+            for _ in range(int(asked["params"]["prompt"][0]["text"])):
+                writer.write(UPDATE)
+                await writer.drain()
+        answer = {"jsonrpc": "2.0", "id": asked["id"], "result": result}
         writer.write(json.dumps(answer).encode() + b"\n")
         await writer.drain()
 

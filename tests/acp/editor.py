@@ -61,6 +61,8 @@ class Editor:
         self.ended = asyncio.Event()
         """Set when the agent's stdout is closed."""
         self.greeting: dict[str, Any] = {}
+        self.answers: dict[str, Answer] = {}
+        """To requests that are about no session."""
         self._published = Published(unstable=unstable)
         self._asked: dict[int | str, _Asked] = {}
         self._answering: dict[int | str, asyncio.Task[None]] = {}
@@ -75,14 +77,17 @@ class Editor:
         *arguments: str,
         env: Mapping[str, str] | None = None,
         command: tuple[str, ...] = CALLGATE,
+        subcommand: str = "acp",
+        cwd: Path | None = None,
         unstable: bool = False,
     ) -> Editor:
         """An agent that nobody has greeted yet; end it with `stop`."""
         with open(_log(home), "ab") as stderr:
             process = await asyncio.create_subprocess_exec(
                 *command,
-                "acp",
+                subcommand,
                 *arguments,
+                cwd=cwd,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=stderr,
@@ -259,7 +264,9 @@ class Editor:
                 task.cancel()
             return
         talk = self.talks.get(params.get("sessionId"))
-        if talk is None:
+        if method in self.answers:
+            pass
+        elif talk is None:
             self.problems.append(f"{method} for a session that nobody opened: {params}")
         elif "id" not in message:
             talk.wire.append((params["update"]["sessionUpdate"], params["update"]))
@@ -273,9 +280,11 @@ class Editor:
     async def _reply(self, id: int | str, talk: Talk | None, method: str, params: dict[str, Any]) -> None:
         reply: dict[str, Any] = {"jsonrpc": "2.0", "id": id}
         try:
-            if talk is None:
+            answer: Answer | None = self.answers.get(method)
+            if talk is None and answer is None:
                 raise Fault(-32602, "no such session")
-            answer: Answer | None = talk.answers.get(method)
+            if talk is not None:
+                answer = talk.answers.get(method)
             if answer is None:
                 self.problems.append(f"{method} was not offered: {params}")
                 raise Fault(-32601, "not offered")

@@ -7,9 +7,11 @@ import json
 import os
 import re
 import shlex
+import socket
 import stat
 import subprocess
 import sys
+import time
 import tomllib
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -171,6 +173,36 @@ def test_without_file_and_variables_the_home_keeps_its_settings(tmp_path: Path) 
     (tmp_path / "home").mkdir(mode=0o700)
     (tmp_path / "home" / "settings.toml").write_text("mode = 'read'\n")
     assert Started(tmp_path, None).settings == {"mode": "read"}
+
+
+def test_without_a_database_the_command_serves_one_person(tmp_path: Path) -> None:
+    """`docker run callgate`, with other directories in place of the image's: no settings, no variables."""
+    words = json.loads(given("CMD")[0])
+    workspace, home = tmp_path / "workspace", tmp_path / "home"
+    workspace.mkdir()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    words[words.index("--http") + 1] = address
+    words[words.index("--workspace") + 1] = str(workspace)
+    bin = Path(sys.executable).parent
+    env = {"PATH": f"{bin}:{os.environ['PATH']}", "HOME": str(tmp_path), "CALLGATE_HOME": str(home)}
+    with subprocess.Popen([sys.executable, str(ENTRYPOINT), *words], env=env, cwd=workspace) as server:
+        try:
+            _await_health(f"http://{address}/healthz", server)
+            command = [str(bin / "callgate"), "call", "write_file", "path=a", "content=x", "--yes"]
+            subprocess.run(command, env=env, cwd=workspace, check=True, capture_output=True, timeout=60)
+        finally:
+            server.terminate()
+            assert server.wait(60) == 0
+    assert (workspace / "a").read_text() == "x"
+    assert (home / "callgate.db").exists() and not (home / "settings.toml").exists()
+
+
+def _await_health(url: str, server: subprocess.Popen[bytes]) -> None:
+    ends_at = time.monotonic() + 60
+    while subprocess.run([sys.executable, str(ENTRYPOINT), "check", url], capture_output=True).returncode:
+        assert server.poll() is None and time.monotonic() < ends_at
 
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1), (None, 1)])

@@ -26,7 +26,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "work": ("chat", "run", "tools", "call", "preview", "undo", "parse"),
     "permissions": ("policy", "trust", "confirmations"),
     "records": ("watch", "audit", "events", "sessions", "prune", "store"),
-    "setup": ("init", "doctor", "keys", "auth", "notify", "completion"),
+    "setup": ("init", "doctor", "keys", "auth", "notify", "completion", "demo"),
     "sources": ("host", "hosts", "mcp"),
     "knowledge": ("skills", "memory"),
     "instances": (
@@ -38,6 +38,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
         "acp",
         "hook",
         "sandbox",
+        "acp-proxy",
         "mcp",
         "worker",
         "workers",
@@ -52,8 +53,8 @@ _of_packages: dict[str, Mapping[str, Command]] = {}
 VERBOSE_THEMSELVES = ("call", "acp")
 """Commands whose own -v says more than who answered."""
 _LOCAL = frozenset(
-    ("init", "keys", "auth", "completion", "parse", "trust", "host", "skills", "memory", "worker",
-     "hook", "sandbox", "policy export", "policy import", "notify")
+    ("init", "keys", "auth", "completion", "demo", "parse", "trust", "host", "skills", "memory",
+     "worker", "hook", "sandbox", "policy export", "policy import", "notify")
 )  # fmt: skip
 """Commands, or first words of several."""
 _HELP = ("-h", "--help")

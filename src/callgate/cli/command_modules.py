@@ -17,6 +17,8 @@ def command_function(name: str) -> Callable[[Namespace], int]:
     match name.split():
         case ["acp"]:
             from callgate.cli.editor import acp as module  # lazy: when it runs
+        case ["acp-proxy"]:
+            from callgate.cli.editor import acp_proxy as module  # lazy: when it runs
         case ["audit", "export"]:
             from callgate.cli.commands import audit_export as module  # lazy: when it runs
         case ["audit", _]:
@@ -31,6 +33,8 @@ def command_function(name: str) -> Callable[[Namespace], int]:
             from callgate.cli.commands import confirmations as module  # lazy: when it runs
         case ["dashboard"]:
             from callgate.cli.serving import dashboard as module  # lazy: when it runs
+        case ["demo"]:
+            from callgate.cli.setup import demo as module  # lazy: when it runs
         case ["doctor"]:
             from callgate.cli.commands import doctor as module  # lazy: when it runs
         case ["events"]:
@@ -109,5 +113,5 @@ def command_function(name: str) -> Callable[[Namespace], int]:
             from callgate.cli.workers import workers as module  # lazy: when it runs
         case _:
             raise ValueError(name)
-    function: Callable[[Namespace], int] = getattr(module, name.split()[-1])
+    function: Callable[[Namespace], int] = getattr(module, name.split()[-1].replace("-", "_"))
     return function

@@ -114,6 +114,8 @@ def _user(home: Home, settings: Settings, file: _File) -> tuple[Settings, Policy
     _check_mcp(settings.mcp, file)
     if isinstance(settings.acp.mcp.network, list):
         _hosts(settings.acp.mcp.network, file, ("acp", "mcp", "network"))
+    if isinstance(settings.acp.proxy.network, list):
+        _hosts(settings.acp.proxy.network, file, ("acp", "proxy", "network"))
     _check_web(settings.web, file)
     for name, target in settings.notify.targets.items():
         if (problem := target.problem()) is not None:

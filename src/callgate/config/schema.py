@@ -356,6 +356,26 @@ class AgentTable(_Table, frozen=True):
     """What becomes of a prompt `/NAME` where no skill has that name."""
 
 
+class ProxyTable(_Table, frozen=True):
+    """`[acp.proxy]`: what is around an agent that `callgate acp-proxy` starts."""
+
+    network: Literal["agent", "none", "loopback", "all"] | list[str] = "agent"
+    """What it may reach; a list names hosts. `agent`: what is known of where its model is, and
+    the address in a variable such as `ANTHROPIC_BASE_URL`."""
+    profile: Literal["workspace", "open"] = "workspace"
+    """`open`: no walls but the system's."""
+    writable: list[str] = []
+    """Directories beside the workspace in which it may write, such as a cache."""
+    readable: list[str] = []
+    """Directories beside the workspace that it sees."""
+    env: list[str] = []
+    """Names of variables that are passed on, beside harmless ones and those of known agents."""
+    start_timeout_s: Seconds = 120.0
+    """For it to answer the greeting; some fetch what they need first."""
+    cancel_patience_s: Seconds = 30.0
+    """For it to end its turn after a cancel, before it is ended."""
+
+
 class AcpTable(_Table, frozen=True):
     """`[acp]`: how we work inside an editor."""
 
@@ -373,6 +393,7 @@ class AcpTable(_Table, frozen=True):
     longest_arguments: Annotated[int, msgspec.Meta(ge=1024, le=256 * 1024)] = 64 * 1024
     """Characters of arguments that a question shows in an editor; a longer call is refused."""
     mcp: EnclosureTable = EnclosureTable()
+    proxy: ProxyTable = ProxyTable()
 
 
 class HooksTable(_Table, frozen=True):

@@ -14,6 +14,7 @@ from callgate.core.sessions import Session
 
 if TYPE_CHECKING:
     from callgate.core.text.traces import TraceContext
+    from callgate.core.tools import ToolFactory
 
 
 class CallerKind(StrEnum):
@@ -34,6 +35,18 @@ class CallerKind(StrEnum):
     def trusted(self) -> bool:
         """In-process user interface and our own code: what would be asked runs."""
         return self is CallerKind.INTERNAL or self is CallerKind.RENDERER
+
+
+class Runner(msgspec.Struct, frozen=True):
+    """Who does the work of a call in place of its tool. All else stays the tool's: schema, places,
+    policy, question, record."""
+
+    factory: ToolFactory
+    place: str | None = None
+    """Where the work is done, if not here: then nothing of ours is around its commands."""
+    takes_slot: bool = True
+    """Whether it counts among the calls of its session that run at once. Work that others wait
+    for, and that may wait for them, must not."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +75,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """Who makes it, as the surface found it; None: the client of the session."""
     trace: TraceContext | None = None
     """The span of its caller, where telemetry is on."""
+    runner: Runner | None = None
+    """Only a surface of this process gives one; no message does."""
 
     @property
     def shown_id(self) -> str:

@@ -197,8 +197,9 @@ class ToolDispatcher:
                     self._flows.answered(call, answer.arguments)
             if tool.has_effects:
                 journal.ensure_recordable()
-            # An agent that runs it itself waits for no slot of ours, and may never tell its end.
-            ticket = None if by_agent else self._lanes.enter(running, tool)
+            # Whoever runs it elsewhere may wait for no slot of ours, and may never tell its end.
+            takes_slot = call.runner.takes_slot if call.runner is not None else not by_agent
+            ticket = self._lanes.enter(running, tool) if takes_slot else None
             if ticket is not None:
                 await self._wait_in_lane(ticket, running, subject, decision)
             if running.stop is not None:
@@ -217,9 +218,8 @@ class ToolDispatcher:
             else:
                 running.began = journal.called(subject, decision)
             arguments, table, release = subject.checked.arguments, self.running, self._lanes.release
-            output = await execute(
-                subject.tool.factory, arguments, context, running, table, timeout_s, release
-            )
+            factory = subject.tool.factory if call.runner is None else call.runner.factory
+            output = await execute(factory, arguments, context, running, table, timeout_s, release)
             if context.diagnostics is not None:
                 output = context.diagnosed(output)
             result = journal.completed(output, Findings(tool, subject, decision))

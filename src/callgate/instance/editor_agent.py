@@ -61,7 +61,7 @@ def make_dependencies(wired: Wired, options: AcpOptions) -> Dependencies:
     model = options.model or settings.model
 
     def open_session(workspace: str | None, id: str) -> Session:
-        return _session(wired, workspace or os.getcwd(), id)
+        return session_in(wired, workspace or os.getcwd(), id)
 
     def forget_key() -> None:
         from callgate.config.keys import delete_key  # lazy: few sign out  # noqa: PLC0415
@@ -136,7 +136,8 @@ def _first(modes: tuple[Mode, ...], requested: str | None, default: Mode) -> Mod
     return Mode(requested)
 
 
-def _session(wired: Wired, workspace: str, id: str) -> Session:
+def session_in(wired: Wired, workspace: str, id: str) -> Session:
+    """A session for an editor. `RpcError` or a `ToolError` says why there is none."""
     try:
         session = wired.session(workspace)
     except SettingsError as error:

@@ -358,13 +358,15 @@ def _tools(paths: SandboxPaths) -> tuple[str, ...]:
 def _hidden(
     paths: SandboxPaths, opaque: tuple[str, ...], visible: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """A secret in a root that was granted is hidden all the same, unless it is `shown`. What is
-    in an opaque directory is not there, unless it is visible."""
+    """A secret in a root that was granted is hidden all the same, unless it is `shown`, or is
+    one of the program for which the root is `revealed`. What is in an opaque directory is not
+    there, unless it is visible."""
     home = os.path.realpath(paths.home)
     secrets = (os.path.join(home, name) for name in SECRETS)
+    revealed = tuple(root.path for root in paths.revealed)
+    own = _plain(*revealed)
     known = [_real_if_there(path) for path in (*secrets, *_SYSTEM_SECRETS)]
-    hidden = (*known, *_plain(*paths.hidden))
-    revealed = (root.path for root in paths.revealed)
+    hidden = (*(p for p in known if not below_any(p, own)), *_plain(*paths.hidden))
     secret = set(hidden).difference(_plain(*paths.shown, *revealed))
     wanted = {*secret, *_plain(paths.callgate_home)}
     return tuple(sorted(p for p in wanted if not below_any(p, opaque) or below_any(p, visible)))

@@ -116,7 +116,11 @@ def of_program(
 
 
 def _package(file: str) -> str:
-    """The nearest directory above a file that is one, or else the one that it is in."""
+    """The nearest directory above a file that is one, or else the one that it is in. What npm has
+    installed needs packages beside it, too."""
+    before, found, _ = file.partition("/node_modules/")
+    if found:
+        return f"{before}/node_modules"
     directory = os.path.dirname(file)
     while directory != "/":
         if any(os.path.exists(os.path.join(directory, name)) for name in _PACKAGES):

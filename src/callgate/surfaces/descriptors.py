@@ -56,7 +56,7 @@ class Descriptors:
             return
         if _can_be_waited_for(self._write_fd):
             output = open(self._write_fd, "wb", 0)  # noqa: SIM115 - the transport closes it
-            writing, _ = await loop.connect_write_pipe(lambda: _Output(peer), output)
+            writing, _ = await loop.connect_write_pipe(lambda: Output(peer), output)
             self._transports, self._output = [writing], writing
         if _can_be_waited_for(self._read_fd):
             input = open(self._read_fd, "rb", 0)  # noqa: SIM115
@@ -178,7 +178,9 @@ class _Input(asyncio.Protocol):
         self._feeding.end()
 
 
-class _Output(asyncio.Protocol):
+class Output(asyncio.Protocol):
+    """The way to a peer, which pauses it while it does not read."""
+
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
 

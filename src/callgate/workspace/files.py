@@ -23,7 +23,15 @@ from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Root
 from callgate.workspace import refusals
 from callgate.workspace.edits import replace_once
-from callgate.workspace.noting import Changes, Noting, PathLocks, Standing, change, look
+from callgate.workspace.noting import (
+    Changes,
+    Noting,
+    PathLocks,
+    Standing,
+    Withdraw,
+    change,
+    look,
+)
 from callgate.workspace.opening import READ, Opener, best_opener
 from callgate.workspace.paths import sayable
 from callgate.workspace.protected import is_protected
@@ -41,6 +49,7 @@ anything is read, made, changed or deleted."""
 MAX_BYTES = 256 * 1024 * 1024
 """The largest file that is read whole."""
 _BLOCK = 1024 * 1024
+_USUAL_MODE = 0o644
 
 _rewriting = PathLocks()
 """Who reads a file to write it again does so alone in this process."""
@@ -337,6 +346,19 @@ class WorkspaceFileAPI:
             raise refusals.changed(path) from None
         if self.synced:
             sync_names(self.wall.opener, spot.fd)
+
+    def expect(self, path: str, content: bytes) -> Withdraw:
+        """Tell whoever keeps a history of a change that another program is about to make, as if it
+        were made here; what is returned takes that back. A file in a directory that is yet to be
+        made is not told of."""
+        with self.wall.spot(path) as spot, refusals.answering(path):
+            self._check(spot, path)
+            _, note = self.judge_change(spot, path)
+            if note is None or len(spot.rest) != 1:
+                return lambda: None
+            before = look(self.wall.opener, spot.fd, spot.rest[0], note.limit)
+            mode = _USUAL_MODE if before is None else before.mode
+            return note(before, Standing("file", mode, len(content), content))
 
     def judge_change(self, spot: Spot, path: str) -> tuple[str, Noting | None]:
         """Ask the guard about changing what a spot stands for; its real path and who is to be

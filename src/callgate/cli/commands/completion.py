@@ -21,9 +21,40 @@ _SKILLS = "callgate skills list --names 2>/dev/null"
 
 
 def completion(options: Namespace) -> int:
+    if options.install or options.remove:
+        return _change_files(options)
     if len(options.words) != 1 or options.words[0] not in SHELLS:
         raise CliError(f"completion takes one of {', '.join(SHELLS)}")
-    print({"bash": _bash, "zsh": _zsh, "fish": _fish}[options.words[0]](), end="")
+    print(_script_of(options.words[0]), end="")
+    return OK
+
+
+def _script_of(shell: str) -> str:
+    return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell]()
+
+
+def _change_files(options: Namespace) -> int:
+    """Put the script where the shell finds it, or take it away, and say what was changed."""
+    from callgate.cli.commands import completion_files as files  # lazy: only to install  # noqa: PLC0415
+
+    shells = options.words or [files.shell_in_use()]
+    if len(shells) != 1 or shells[0] not in SHELLS:
+        known = ", ".join(SHELLS)
+        raise CliError(
+            f"for which shell? One of {known}", hint="callgate completion bash --install"
+        )
+    [shell] = shells
+    changes = files.removed(shell) if options.remove else files.installed(shell, _script_of(shell))
+    for change in changes:
+        try:
+            files.apply(change)
+        except OSError as error:
+            raise CliError(f"{change.path} cannot be changed: {error.strerror}") from error
+        print("\n".join(files.described(change)))
+    if not changes:
+        print(f"Nothing to {'remove' if options.remove else 'change'} for {shell}.")
+    elif options.install:
+        print(f"A new {shell} completes callgate. callgate completion {shell} --remove undoes it.")
     return OK
 
 

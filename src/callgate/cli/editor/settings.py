@@ -1,4 +1,4 @@
-"""What to paste into an editor's settings, so that it starts `callgate acp`."""
+"""What to paste into an editor's settings, so that it starts `callgate acp` or `acp-proxy`."""
 
 from __future__ import annotations
 
@@ -14,27 +14,34 @@ from callgate.cli.options import model_of
 from callgate.cli.ui.terminal import say
 from callgate.config.home import Home
 
-Printed = Callable[[str, list[str]], str]
+Printed = Callable[[str, str, list[str]], str]
+"""Of a name for the agent, the program and the words behind it."""
 
 
 def show(options: Any) -> int:
-    hint, text = _EDITORS[options.print_config]
+    return show_command(options.print_config, "callgate", _acp_words(options))
+
+
+def show_command(editor: str, name: str, words: list[str]) -> int:
+    """Print the settings in which an editor starts this callgate with these words."""
+    hint, text = _EDITORS[editor]
     say(hint)
-    print(text(*_command(options)))
+    print(text(name, *_command(words)))
     return OK
 
 
-def _command(options: Any) -> tuple[str, list[str]]:
+def _command(chosen: list[str]) -> tuple[str, list[str]]:
     """What an editor starts, and the words behind it: this callgate with its options, and with
     its home where that is not the usual one."""
-    program, words = _callgate(options)
+    program, *words = this_program()
+    words += chosen
     home = Home.from_environment().path
     if home == os.path.expanduser("~/.callgate"):
         return program, words
     return shutil.which("env") or "env", [f"CALLGATE_HOME={home}", program, *words]
 
 
-def _callgate(options: Any) -> tuple[str, list[str]]:
+def _acp_words(options: Any) -> list[str]:
     chosen = ["acp"]
     for flag, value in (("--model", model_of(options)), ("--mode", options.mode)):
         if value:
@@ -42,28 +49,27 @@ def _callgate(options: Any) -> tuple[str, list[str]]:
     for flag, given in (("-vv", options.vv), ("-v", options.v), ("--unstable", options.unstable)):
         if given and not (flag == "-v" and options.vv):
             chosen.append(flag)
-    program, *words = this_program()
-    return program, [*words, *chosen]
+    return chosen
 
 
-def _zed(command: str, args: list[str]) -> str:
+def _zed(name: str, command: str, args: list[str]) -> str:
     agent = {"type": "custom", "command": command, "args": args, "env": {}}
-    return _json({"agent_servers": {"callgate": agent}})
+    return _json({"agent_servers": {name: agent}})
 
 
-def _jetbrains(command: str, args: list[str]) -> str:
-    return _json({"agent_servers": {"callgate": {"command": command, "args": args, "env": {}}}})
+def _jetbrains(name: str, command: str, args: list[str]) -> str:
+    return _json({"agent_servers": {name: {"command": command, "args": args, "env": {}}}})
 
 
-def _vscode(command: str, args: list[str]) -> str:
-    return _json({"acp.agents": {"callgate": {"command": command, "args": args, "env": {}}}})
+def _vscode(name: str, command: str, args: list[str]) -> str:
+    return _json({"acp.agents": {name: {"command": command, "args": args, "env": {}}}})
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def _neovim(command: str, args: list[str]) -> str:
+def _neovim(name: str, command: str, args: list[str]) -> str:
     words = ", ".join(_quoted(word) for word in (command, *args))
     behind = ", ".join(_quoted(word) for word in args)
     return f"""\
@@ -71,39 +77,39 @@ def _neovim(command: str, args: list[str]) -> str:
 require("codecompanion").setup({{
   adapters = {{
     acp = {{
-      callgate = function()
+      {name} = function()
         return require("codecompanion.adapters").extend("opencode", {{
-          name = "callgate",
-          formatted_name = "callgate",
+          name = "{name}",
+          formatted_name = "{name}",
           commands = {{ default = {{ {words} }} }},
         }})
       end,
     }},
   }},
-  interactions = {{ chat = {{ adapter = "callgate" }} }},
+  interactions = {{ chat = {{ adapter = "{name}" }} }},
 }})
 
 -- or Avante
 -- require("avante").setup({{
---   provider = "callgate",
+--   provider = "{name}",
 --   acp_providers = {{
---     callgate = {{ command = {_quoted(command)}, args = {{ {behind} }} }},
+--     {name} = {{ command = {_quoted(command)}, args = {{ {behind} }} }},
 --   }},
 -- }})"""
 
 
-def _emacs(command: str, args: list[str]) -> str:
+def _emacs(name: str, command: str, args: list[str]) -> str:
     behind = " ".join(_quoted(word) for word in args)
     return f"""\
 (with-eval-after-load 'agent-shell
   (add-to-list
    'agent-shell-agent-configs
    (agent-shell-make-agent-config
-    :identifier 'callgate
-    :mode-line-name "callgate"
-    :buffer-name "callgate"
-    :shell-prompt "callgate> "
-    :shell-prompt-regexp "callgate> "
+    :identifier '{name}
+    :mode-line-name "{name}"
+    :buffer-name "{name}"
+    :shell-prompt "{name}> "
+    :shell-prompt-regexp "{name}> "
     :needs-authentication nil
     :client-maker (lambda (buffer)
                     (agent-shell--make-acp-client

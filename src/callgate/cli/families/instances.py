@@ -13,7 +13,7 @@ from callgate.cli.families.command import (
     positive,
     takes,
 )
-from callgate.cli.options import ACP, JSON, MODE, WORKSPACE, Option, minutes
+from callgate.cli.options import ACP, EDITORS, JSON, MODE, MODES, WORKSPACE, Option, minutes
 
 NOW = Option("--now", help="stop what runs, too; without it that has [instance] drain_seconds")
 HEADING = "serve editors and other programs"
@@ -143,6 +143,30 @@ def _workers_token(parser: Parser) -> None:
     add(parser, JSON)
 
 
+def _acp_proxy(parser: Parser) -> None:
+    parser.add_argument(
+        "--network",
+        metavar="agent|none|loopback|all|HOST,...",
+        help="default agent: where its model is",
+    )
+    parser.add_argument("--profile", choices=("workspace", "open"), help="default workspace")
+    for name, about in (
+        ("--env", "pass this variable on; may be repeated"),
+        ("--writable", "it may write there, too; may be repeated"),
+        ("--readable", "it sees this, too; may be repeated"),
+    ):
+        metavar = "NAME" if name == "--env" else "DIR"
+        parser.add_argument(name, metavar=metavar, action="append", default=[], help=about)
+    parser.add_argument(
+        "--workspace", metavar="DIR", help="of the process that is greeted; default: here"
+    )
+    add(parser, Option("--mode", choices=MODES, help="in which sessions begin"))
+    parser.add_argument("--unstable", action="store_true", help="also be a proxy of a chain")
+    parser.add_argument(
+        "--print-config", choices=EDITORS, help="print what to paste into an editor's settings"
+    )
+
+
 COMMANDS: Mapping[str, Command] = {
     "serve": Command("run an instance that others reach through a socket", "", _serve),
     "status": Command("show the instances that run", "", takes(JSON)),
@@ -210,6 +234,14 @@ COMMANDS: Mapping[str, Command] = {
         _sandbox,
         "The workspace is writable; callgate's home is masked. An agent that callgate knows gets\n"
         "its hooks for this run. [hooks] and [sandbox] in the settings say what it reaches.",
+    ),
+    "acp-proxy": Command(
+        "put the gate before any ACP agent, for an editor",
+        "-- AGENT ...",
+        _acp_proxy,
+        "An editor starts it in place of AGENT, which runs in the sandbox; its files, terminals\n"
+        "and questions are judged by the policy, recorded, and asked about in the editor or\n"
+        "elsewhere. Options given here are added to [acp.proxy] of the settings.",
     ),
     "mcp serve": Command(
         "offer the tools to an MCP client, over stdin and stdout",

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from callgate.cli.families.command import Command, takes
+from callgate.cli.families.command import Command, Parser, takes
 from callgate.cli.options import JSON, Option
 
 HEADING = "set up"
 
 SHELLS = ("bash", "zsh", "fish")
+
+
+def _completion(parser: Parser) -> None:
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--install", action="store_true", help="put it where the shell finds it")
+    group.add_argument("--remove", action="store_true", help="undo --install")
 
 
 COMMANDS: Mapping[str, Command] = {
@@ -63,5 +69,17 @@ COMMANDS: Mapping[str, Command] = {
         takes(Option("--target", metavar="NAME", help="to this one only"), JSON),
         "The notice is of no question. Ends with 1 where one of them did not take it.",
     ),
-    "completion": Command("print a completion script", "|".join(SHELLS), takes()),
+    "completion": Command(
+        "print a completion script, or put it where the shell finds it",
+        "|".join(SHELLS),
+        _completion,
+        "--install and --remove take the shell from SHELL where none is named. Files that others\n"
+        "wrote are left alone; of .zshrc a marked block is changed, and nothing else.",
+    ),
+    "demo": Command(
+        "show an agent at work in a small project, with its dashboard",
+        "",
+        takes(),
+        "Everything is real but the model, which plays a script. Nothing of yours is touched.",
+    ),
 }

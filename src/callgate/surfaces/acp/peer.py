@@ -75,6 +75,7 @@ class Peer:
         noted: Callable[[str, Any], None],
         *,
         on_gone: Callable[[], None] = lambda: None,
+        ignores_noise: bool = False,
         most_unread: int = MOST_UNREAD,
         patience: float = PATIENCE,
     ) -> None:
@@ -82,9 +83,11 @@ class Peer:
 
         `write` takes everything. Whoever gives it says `pause` when it holds enough of that,
         and `resume` when it has got rid of it. `on_gone` hears that the peer has gone.
+        `ignores_noise`: lines that are no message and have no id get no answer.
         """
         self._write, self._answer, self._noted = write, answer, noted
         self._on_gone = on_gone
+        self._ignores_noise = ignores_noise
         self._most_unread, self._patience = most_unread, patience
         self._reader = jsonrpc.Reader()
         self._received: deque[Message] = deque()
@@ -103,6 +106,8 @@ class Peer:
         """Not set while there is more than the peer reads."""
         self._read.set()
         self._closing = False
+        self.invalid = 0
+        """Lines that were no message."""
         self._frames = FrameLog("callgate.acp")
         self.disconnected = asyncio.Event()
         """Nothing reaches the peer any more."""
@@ -128,8 +133,9 @@ class Peer:
             if isinstance(message, Request):
                 self._begin(message)
                 begun += 1
-            else:
-                self._handle(message)
+            elif self._handle(message):  # whoever waited for it goes on first
+                begun += 1
+                break
             if self._received and (begun == _AT_ONCE or turns.now() > until):
                 turns.wait(self._take)
                 return
@@ -140,14 +146,23 @@ class Peer:
         if not self._received:
             self._catch_up()
 
-    def _handle(self, message: Notification | Response | Invalid) -> None:
+    def _handle(self, message: Notification | Response | Invalid) -> bool:
+        """Whether somebody waited for it."""
+        if isinstance(message, Response):
+            return self._settle(message)
         if isinstance(message, Notification):
             self._note(message)
-        elif isinstance(message, Response):
-            self._settle(message)
         else:
+            self.invalid += 1
             _log.warning("not a message: %s", message.message)
-            self._send(jsonrpc.failure(message.id, message))
+            if message.id is not None or not self._ignores_noise:
+                self._send(jsonrpc.failure(message.id, message))
+        return False
+
+    @property
+    def backlog(self) -> int:
+        """Messages that came and were not taken yet."""
+        return len(self._received)
 
     def is_behind(self, caught_up: Callable[[], None]) -> bool:
         """Whether nothing more should come for now; `caught_up` is called when it may again."""
@@ -220,16 +235,19 @@ class Peer:
         if task is not None and not task.cancelling():  # once: it may have to see to its end
             task.cancel()
 
-    def _settle(self, response: Response) -> None:
+    def _settle(self, response: Response) -> bool:
+        """Whether somebody waited for it."""
         waiting = None if response.id is None else self._pending.pop(response.id, None)
         if waiting is None or waiting.done():
             _log.info("an answer to nothing that was asked was ignored")
-        elif response.error is not None:
+            return False
+        if response.error is not None:
             _log.debug("<- %r failed: %d", response.id, response.error.code)
             waiting.set_exception(response.error)
         else:
             _log.debug("<- %r answered", response.id)
             waiting.set_result(response.result)
+        return True
 
     # What goes
 

@@ -17,6 +17,7 @@ import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from callgate.core.task_sets import start_task
@@ -62,17 +63,36 @@ class Agent(Protocol):
 MakeAgent = Callable[[Peer, Initialize], Awaitable[Agent]]
 
 
+class Client(Protocol):
+    """One client that is served on two descriptors."""
+
+    @property
+    def peer(self) -> Peer: ...
+
+    async def close(self) -> None:
+        """It has gone: end what is under way for it."""
+
+
 async def serve(read_fd: int, write_fd: int, options: AcpOptions, make_agent: MakeAgent) -> int:
     """Speak with a client until it goes or a signal comes; returns the exit code.
 
     `make_agent` is called once the greeting is answered, and again if it failed.
     """
+    return await serve_client(read_fd, write_fd, partial(Served, options, make_agent))
+
+
+async def serve_client(
+    read_fd: int,
+    write_fd: int,
+    make_client: Callable[[Callable[[bytes], None], Callable[[], None]], Client],
+) -> int:
+    """The same for whoever answers: it is made with what writes, and with what ends it."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for each in _SIGNALS:
         loop.add_signal_handler(each, ended.set)
     descriptors = Descriptors(read_fd, write_fd)
-    served = Served(options, make_agent, descriptors.write, ended.set)
+    served = make_client(descriptors.write, ended.set)
     await descriptors.open(served.peer, ended.set)
     try:
         await ended.wait()
@@ -161,11 +181,16 @@ class Served:
                 await agent.close()
         finally:
             await self.peer.close()
-        try:
-            async with asyncio.timeout(_LAST_WORDS_S):
-                await self.peer.drained()
-        except (TimeoutError, PeerGone):
-            pass
+        await last_words(self.peer)
+
+
+async def last_words(peer: Peer) -> None:
+    """Wait a little for a client to read the last answers."""
+    try:
+        async with asyncio.timeout(_LAST_WORDS_S):
+            await peer.drained()
+    except (TimeoutError, PeerGone):
+        pass
 
 
 def _end_in_any_case() -> None:

@@ -1,0 +1,253 @@
+"""An ACP agent behind the gate: its runtime, and the sandbox in which its process is started.
+
+options, settings, what is known of the agent -> Enclosure -> launcher -> AgentProcess
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from callgate.config.home import Home
+from callgate.config.load import SettingsError
+from callgate.config.schema import ProxyTable
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.commands import Command, Launcher
+from callgate.core.directories import make_private_directory
+from callgate.core.errors import ToolError
+from callgate.core.models import ModelError, ModelErrorKind
+from callgate.core.sessions import Mode, Root, Session
+from callgate.dispatch.commands.sandboxes import Enclosure
+from callgate.dispatch.permission.grants import Grant
+from callgate.dispatch.tools.sources import FixedTools
+from callgate.instance import known_agents
+from callgate.instance.editor_agent import session_in
+from callgate.instance.watchdog import watch_runtime
+from callgate.policy.rules import Outcome
+from callgate.protocol.acp.initialize import Initialize
+from callgate.protocol.jsonrpc import INTERNAL_ERROR, RpcError
+from callgate.sandbox import allowed_hosts, tool_chains
+from callgate.sandbox.jails import Network, Profile
+from callgate.sandbox.launch import child_environment, without_secrets_keys
+from callgate.surfaces.acp.peer import Peer
+from callgate.surfaces.acp.stdio import serve_client
+from callgate.surfaces.acp_proxy.dependencies import AgentPlace, Dependencies
+from callgate.surfaces.acp_proxy.pool import AgentPool
+from callgate.surfaces.acp_proxy.proxy import Proxy
+from callgate.surfaces.acp_proxy.runners import AgentAction, AgentTurn
+from callgate.surfaces.acp_proxy.server import MakeChain, ProxyServer
+from callgate.surfaces.live_sessions import LiveSessions
+from callgate.wiring.registration import register_own
+from callgate.wiring.runtime import Wired
+
+_NODE_PROXY = {"NODE_USE_ENV_PROXY": "1"}
+"""Node reaches named hosts through the sandbox's proxy only if it is told to."""
+_EMPTY = "callgate-acp-"
+"""How a directory is called that is made for the process that is greeted."""
+_WRITES = (Mode.ASK, Mode.WRITE)
+
+
+class ProxyOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for on the command line, over what the settings say."""
+
+    argv: tuple[str, ...] = ()
+    """The agent; none in a chain, where a conductor starts it."""
+    workspace: str | None = None
+    mode: str | None = None
+    network: str | list[str] | None = None
+    profile: str | None = None
+    env: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    readable: tuple[str, ...] = ()
+    unstable: bool = False
+
+
+async def serve_proxy(requests: int, answers: int, options: ProxyOptions) -> int:
+    """Serve the editor that writes to `requests` and reads `answers`; returns the exit code."""
+    return await serve_client(
+        requests, answers, partial(ProxyServer, partial(_make, options), options.unstable)
+    )
+
+
+async def _make(
+    options: ProxyOptions, peer: Peer, client: Initialize, make_chain: MakeChain | None
+) -> Proxy:
+    """`RpcError` says why there is none."""
+    if not options.argv and make_chain is None:
+        raise RpcError(INTERNAL_ERROR, "which agent? callgate acp-proxy -- AGENT")
+    wired = await asyncio.to_thread(_open)
+    try:
+        dependencies = make_dependencies(wired, options)
+        watch_runtime(wired)
+        info = client.client_info
+        name = None if info is None else info.name
+        if make_chain is None:
+            return Proxy(dependencies, peer, name, partial(AgentPool, dependencies))
+        return Proxy(dependencies, peer, name, partial(make_chain, dependencies.first_place))
+    except BaseException:
+        await wired.close()
+        raise
+
+
+def _open() -> Wired:
+    try:
+        wired = Wired(Home.from_environment())
+        register_own(wired)
+        factories = (AgentAction, AgentTurn)
+        wired.dispatcher.registry.add(FixedTools(factories, listed=False))
+    except (SettingsError, OSError) as error:
+        raise RpcError(INTERNAL_ERROR, f"callgate cannot start: {error}") from error
+    return wired
+
+
+def make_dependencies(wired: Wired, options: ProxyOptions) -> Dependencies:
+    settings = wired.settings
+    table = _with_options(settings.acp.proxy, options)
+    mode = Mode(options.mode) if options.mode is not None else settings.mode
+    name = known_agents.find(options.argv)[0] if options.argv else "agent"
+
+    def open_session(workspace: str | None, id: str) -> Session:
+        return session_in(wired, workspace or os.getcwd(), id)
+
+    def grant_once(session: Session, tool: str, arguments: dict[str, Any]) -> None:
+        """Bound to exactly these arguments, as the dispatcher will see them."""
+        try:
+            call = ToolCall(
+                tool=tool, arguments=arguments, session=session, caller=CallerKind.AGENT
+            )
+            subject, decision = wired.dispatcher.examine(call)
+        except ToolError:  # it is refused in a moment, for the same reason
+            return
+        if decision.outcome is Outcome.ASK:  # or it would be left over
+            grant = Grant(tool=tool, arguments_sha256=subject.checked.sha256, uses=1)
+            wired.dispatcher.authority.grants.add(session, grant)
+
+    first = _first_workspace(options)
+
+    async def close() -> None:
+        await wired.close()
+        if os.path.basename(first).startswith(_EMPTY):
+            shutil.rmtree(first, ignore_errors=True)
+
+    return Dependencies(
+        runtime=wired.runtime,
+        sessions=LiveSessions(wired.runtime, open_session, _no_model),
+        mode=mode,
+        name=name,
+        first_place=AgentPlace(first),
+        launch=partial(_launch, wired, options.argv, table, mode),
+        runs_in=f"the agent's own process, {_around(table, wired)}",
+        grant_once=grant_once,
+        longest_arguments=settings.acp.longest_arguments,
+        start_timeout_s=table.start_timeout_s,
+        cancel_patience_s=table.cancel_patience_s,
+        close=close,
+    )
+
+
+def _with_options(table: ProxyTable, options: ProxyOptions) -> ProxyTable:
+    changes: dict[str, Any] = {
+        name: value
+        for name in ("network", "profile")
+        if (value := getattr(options, name)) is not None
+    }
+    for name in ("env", "writable", "readable"):
+        changes[name] = [*getattr(table, name), *getattr(options, name)]
+    return msgspec.structs.replace(table, **changes)
+
+
+def _no_model(name: str | None) -> Any:
+    raise ModelError(ModelErrorKind.REQUEST, "The agent behind the proxy has a model of its own.")
+
+
+def _first_workspace(options: ProxyOptions) -> str:
+    """Where the process works that is greeted. Editors that are started from a menu have the home
+    as their directory: the agent is not to have all of that."""
+    if options.workspace is not None:
+        return os.path.realpath(os.path.expanduser(options.workspace))
+    here, home = os.path.realpath(os.getcwd()), os.path.realpath(os.path.expanduser("~"))
+    if os.path.commonpath([here, home]) != here:
+        return here
+    return os.path.realpath(tempfile.mkdtemp(prefix=_EMPTY))
+
+
+async def _launch(
+    wired: Wired, argv: Sequence[str], table: ProxyTable, mode: Mode, place: AgentPlace
+) -> tuple[Launcher, Command]:
+    """What starts the agent in its sandbox."""
+    sandbox, agent = wired.sandbox, known_agents.find(argv)[1]
+    if sandbox.surroundings.profile is None and mode not in _WRITES:
+        raise ToolError(f"Mode {mode} needs the sandbox around the agent, which is off.")
+    await sandbox.ready()
+    ours = without_secrets_keys(os.environ)
+    passed = {
+        name: ours[name] for name in (*agent.env, *agent.addresses, *table.env) if name in ours
+    }
+    home = os.path.expanduser("~")
+    environ = {**child_environment(os.environ), **passed}
+    state = tuple(_state_roots(agent.state, home, mode))
+    roots = [*place.roots, *map(Root, map(os.path.expanduser, table.readable))]
+    programs = tool_chains.of_program(argv, place.workspace, environ, home)
+    session = Session(
+        workspace=place.workspace,
+        mode=Mode.WRITE,  # `writes` says whether the agent may: a shell of ours has its own jail
+        extra_roots=(*wired.roots(), *roots, *map(Root, programs)),
+    )
+    enclosure = _enclosure(table, wired, known_agents.model_hosts(agent, ours))
+    enclosure = msgspec.structs.replace(
+        enclosure,
+        writes=mode in _WRITES,
+        program_roots=tuple(_made(map(os.path.expanduser, table.writable))),
+        revealed=state,
+    )
+    if enclosure.network is Network.HOSTS:
+        environ |= _NODE_PROXY
+    directory = os.path.realpath(place.workspace)  # a link to it may not be there for the agent
+    command = Command(argv=tuple(argv), cwd=directory, env=environ)
+    return sandbox.process_launcher(enclosure, session), command
+
+
+def _around(table: ProxyTable, wired: Wired) -> str:
+    if wired.sandbox.surroundings.profile is None:
+        return "outside the sandbox"
+    return "in an open sandbox" if table.profile == "open" else "in the sandbox around the agent"
+
+
+def _enclosure(table: ProxyTable, wired: Wired, model: Sequence[str]) -> Enclosure:
+    if wired.sandbox.surroundings.profile is None:
+        return Enclosure(None, Network.ALL)
+    if table.profile == "open":
+        return Enclosure(Profile.OPEN, Network.ALL)
+    network = table.network
+    if isinstance(network, list) or network == "agent":
+        named = model if network == "agent" else network
+        hosts = tuple(dict.fromkeys(map(allowed_hosts.parse, named)))
+        if not hosts:
+            return Enclosure(Profile.WORKSPACE, Network.NONE)
+        return Enclosure(Profile.WORKSPACE, Network.HOSTS, hosts=hosts)
+    return Enclosure(Profile.WORKSPACE, Network(network))
+
+
+def _state_roots(names: Sequence[str], home: str, mode: Mode) -> list[Root]:
+    """What the agent keeps for itself: directories are made, so that it finds them on its first
+    start; a file is shown if it is there."""
+    paths = [os.path.join(home, name) for name in names]
+    for path, name in zip(paths, names, strict=True):
+        if not os.path.lexists(path) and "." not in os.path.basename(name).lstrip("."):
+            make_private_directory(path)
+    return [Root(path, writable=True) for path in paths if os.path.exists(path)]
+
+
+def _made(paths: Any) -> list[str]:
+    found = list(paths)
+    for path in found:
+        if not os.path.lexists(path):
+            make_private_directory(path)
+    return found

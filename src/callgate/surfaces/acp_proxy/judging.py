@@ -1,0 +1,168 @@
+"""Which tool a question of an agent is about, as our policy knows it. Pure.
+
+    what the question says, over what updates said before of the same tool call
+        a command          -> shell
+        a file and a text  -> write_file, patch_file, read_file, delete_file
+        an address         -> web_fetch
+        anything else      -> agent_action, which a person is asked about each time
+
+An agent's own words (title, kind) choose nothing but between these: what is judged is what it
+says that it will run. Where that is missing, or says two things, it is not known.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from callgate.protocol import strict_json
+from callgate.protocol.acp.agent_requests import ToolState
+
+AGENT_ACTION = "agent_action"
+SWITCH_MODE = "switch_mode"
+
+_PATHS = ("path", "file_path", "filePath", "filepath", "abs_path", "absolute_path")
+_CONTENTS = ("content", "contents", "file_text")
+_OLD = ("old_string", "oldString", "old_text", "oldText", "old_str")
+_NEW = ("new_string", "newString", "new_text", "newText", "new_str")
+_COMMANDS = ("command", "cmd")
+_ALL = ("replace_all", "replaceAll", "multiple")
+SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh", "/usr/bin/bash"})
+
+
+class JudgedTool(NamedTuple):
+    tool: str
+    arguments: dict[str, Any]
+
+
+def merged(before: ToolState | None, question: ToolState) -> ToolState:
+    """What is known of a tool call: the question's own words over what updates said before."""
+    given = {key: value for key, value in question.items() if value is not None}
+    known = {**(before or {}), **given}
+    if "rawInput" not in given and (input := _input_in_text(given)) is not None:
+        known["rawInput"] = input
+    return known
+
+
+def _input_in_text(state: ToolState) -> dict[str, Any] | None:
+    """The input of a tool call that has not run, where an agent shows it as one text of JSON."""
+    content = state.get("content")
+    if state.get("status") in ("completed", "failed") or not isinstance(content, list):
+        return None
+    if len(content) != 1 or not isinstance(content[0], dict):
+        return None
+    block = content[0].get("content")
+    text = block.get("text") if isinstance(block, dict) else None
+    if not isinstance(text, str) or not text.startswith("{"):
+        return None
+    try:
+        input = strict_json.loads(text.encode("utf-8", "replace"))
+    except strict_json.StrictJsonError:
+        return None
+    return input if isinstance(input, dict) else None
+
+
+def read(state: ToolState, cwd: str) -> JudgedTool:
+    """The tool and the arguments by which a question is judged."""
+    input = state.get("rawInput")
+    fields = input if isinstance(input, dict) else {}
+    found = list(_candidates(state, fields, cwd))
+    if len(found) == 1:
+        return found[0]
+    return unknown(state)
+
+
+def unknown(state: ToolState) -> JudgedTool:
+    """For what cannot be told: all that is known of it, for the person who is asked."""
+    told = {key: state[key] for key in ("kind", "rawInput", "content", "locations") if key in state}
+    arguments: dict[str, Any] = {"title": str(state.get("title", ""))}
+    if told:
+        arguments["details"] = told
+    return JudgedTool(AGENT_ACTION, arguments)
+
+
+def _candidates(state: ToolState, fields: dict[str, Any], cwd: str) -> Iterator[JudgedTool]:
+    kind = state.get("kind")
+    command = command_text(_first(fields, _COMMANDS))
+    if command is not None:
+        if kind in (None, "execute", "other"):
+            yield JudgedTool("shell", {"command": command, **_directory(fields, cwd)})
+        else:  # such as an edit by a command of an editor's tool: its words do not fit
+            yield unknown(state)
+        return
+    url = fields.get("url")
+    if isinstance(url, str) and kind in (None, "fetch"):
+        yield JudgedTool("web_fetch", {"url": url})
+        return
+    path = _first(fields, _PATHS)
+    if isinstance(path, str) and path:
+        edit = _edit(fields, absolute(path, cwd), kind)
+        if edit is not None:
+            yield edit
+            return
+    yield from _from_diffs(state, cwd)
+
+
+def _edit(fields: dict[str, Any], path: str, kind: Any) -> JudgedTool | None:
+    content, old, new = _first(fields, _CONTENTS), _first(fields, _OLD), _first(fields, _NEW)
+    if isinstance(old, str) and isinstance(new, str) and kind in (None, "edit"):
+        if any(fields.get(name) is True for name in _ALL) or content is not None:
+            return None
+        if not old:
+            return JudgedTool("write_file", {"path": path, "content": new})
+        return JudgedTool("patch_file", {"path": path, "old": old, "new": new})
+    if isinstance(content, str) and kind in (None, "edit"):
+        return JudgedTool("write_file", {"path": path, "content": content})
+    if kind == "read" and content is None and new is None:
+        return JudgedTool("read_file", {"path": path})
+    if kind == "delete" and content is None and new is None:
+        return JudgedTool("delete_file", {"path": path})
+    return None
+
+
+def _from_diffs(state: ToolState, cwd: str) -> Iterator[JudgedTool]:
+    """A question that shows one change, and says no more, is about that change."""
+    content = state.get("content")
+    blocks = (
+        [each for each in content if isinstance(each, dict)] if isinstance(content, list) else []
+    )
+    diffs = [each for each in blocks if each.get("type") == "diff"]
+    if state.get("kind") not in (None, "edit") or len(diffs) != 1:
+        return
+    path, old, new = (diffs[0].get(key) for key in ("path", "oldText", "newText"))
+    if not isinstance(path, str) or not path or not isinstance(new, str):
+        return
+    where = absolute(path, cwd)
+    if old is None or old == "":
+        yield JudgedTool("write_file", {"path": where, "content": new})
+    elif isinstance(old, str):
+        yield JudgedTool("patch_file", {"path": where, "old": old, "new": new})
+
+
+def command_text(command: Any) -> str | None:
+    """A command line as one text: of `bash -c TEXT` the text, of a list of words these, quoted."""
+    if isinstance(command, str):
+        return command or None
+    if not isinstance(command, list) or not all(isinstance(each, str) for each in command):
+        return None
+    if len(command) == 3 and command[0] in SHELLS and command[1] in ("-c", "-lc"):
+        return str(command[2]) or None
+    return shlex.join(command) or None
+
+
+def _directory(fields: dict[str, Any], cwd: str) -> dict[str, str]:
+    for name in ("cwd", "workdir", "directory", "dir_path"):
+        value = fields.get(name)
+        if isinstance(value, str) and value and absolute(value, cwd) != cwd:
+            return {"cwd": absolute(value, cwd)}
+    return {}
+
+
+def absolute(path: str, cwd: str) -> str:
+    return os.path.normpath(os.path.join(cwd, path))
+
+
+def _first(fields: dict[str, Any], names: tuple[str, ...]) -> Any:
+    return next((fields[name] for name in names if fields.get(name) is not None), None)

@@ -1,0 +1,310 @@
+"""Where each message goes, between an editor and the agent behind the proxy.
+
+    from the editor   initialize             the agent's answer; files and terminals are ours
+                      session/new, load ...  a session of ours beside the agent's
+                      session/prompt         passed on; what changed meanwhile is recorded
+                      session/cancel         passed on; questions and calls are withdrawn
+    from the agent    files, terminals, permission   `sessions`
+                      session/update                 passed on, and learnt from
+    all else          passed on as it is, both ways: what we do not know is theirs
+
+The order of messages is kept: whoever waits for an answer goes on before the next message of the
+same peer is looked at (`Peer`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from callgate.core.calls import CallerKind, Runner, ToolCall
+from callgate.core.errors import ToolError
+from callgate.core.sessions import Root
+from callgate.core.stores import StoreError
+from callgate.core.task_sets import TaskSet
+from callgate.dispatch.clients import client_of
+from callgate.protocol.acp.agent_requests import CANCELLED, PERMISSION, session_id_of
+from callgate.protocol.acp.values import SESSION_UPDATE
+from callgate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Request, RpcError, shown
+from callgate.protocol.ndjson import Unsendable
+from callgate.sandbox.dry_runs.manifests import Before, observe
+from callgate.surfaces.acp.editor_sessions import is_directory
+from callgate.surfaces.acp.peer import Peer
+from callgate.surfaces.acp_proxy.dependencies import (
+    Agent,
+    AgentPlace,
+    Agents,
+    Dependencies,
+    Handlers,
+)
+from callgate.surfaces.acp_proxy.runners import AGENT_TURN, AgentTurn
+from callgate.surfaces.acp_proxy.sessions import HANDLERS, ProxiedSession
+from callgate.surfaces.acp_proxy.updates import with_texts
+from callgate.tools import deferred_effects
+
+OPENS = frozenset({"session/new", "session/load", "session/resume", "session/fork"})
+ENDS = frozenset({"session/close", "session/delete"})
+REPORT_S = 5.0
+"""For what changed in the last turns to be looked for, before everything ends."""
+_MISSING_IS_EMPTY = ("gemini", "qwen")
+"""Agents that write a new file only if reading it is no error."""
+_MOST_ENTRIES, _MOST_SECONDS = 20_000, 0.5
+"""How much of a workspace is looked at, before and after a turn, for what changed."""
+
+_log = logging.getLogger("callgate.acp")
+
+
+class Proxy:
+    def __init__(
+        self,
+        dependencies: Dependencies,
+        editor: Peer,
+        editor_name: str | None,
+        make_agents: Callable[[Handlers], Agents],
+    ) -> None:
+        self._dependencies = dependencies
+        self._editor = editor
+        self._client = client_of(os.getppid(), editor_name)
+        self._editor_name = "acp" if editor_name is None else f"acp {shown(editor_name, 40)}"
+        self._name = dependencies.name
+        self._agents = make_agents(Handlers(self._answer_agent, self._note_agent, self._ended))
+        self._sessions: dict[str, tuple[Agent, ProxiedSession]] = {}
+        self._tasks = TaskSet(_log, "the work of the proxy failed")
+
+    async def initialize(self, params: Any) -> Any:
+        """Greet the agent; its answer is the editor's."""
+        answer = await self._agents.greet(params)
+        info = answer.get("agentInfo") if isinstance(answer, dict) else None
+        name = info.get("name") if isinstance(info, dict) else None
+        if isinstance(name, str) and name:
+            self._name = shown(name, 80)
+        _log.info("the agent is %s", self._name)
+        return answer
+
+    async def close(self) -> None:
+        """The editor has gone: end every session, then the agent."""
+        sessions, self._sessions = list(self._sessions.values()), {}
+        for _, session in sessions:
+            session.cancel()
+        await self._tasks.wait(REPORT_S)  # what is known of their last turns is recorded first
+        closing = asyncio.gather(*(each.close() for _, each in sessions), return_exceptions=True)
+        await asyncio.gather(self._agents.close(), closing)
+        await self._tasks.wait(REPORT_S)
+        await self._dependencies.close()
+
+    # From the editor
+
+    async def answer(self, method: str, params: Any, request: Request) -> Any:
+        """The result of a request of the editor. Raises `RpcError`."""
+        try:
+            if method in OPENS:
+                return await self._open(method, params)
+            if method == "session/prompt":
+                return await self._prompt(params)
+            agent = self._agent_of(params)
+            answer = await agent.request(method, params)
+        except (ToolError, StoreError) as error:
+            raise RpcError(INTERNAL_ERROR, str(error)) from error
+        if method == "authenticate":
+            self._agents.logged_in(params)
+        if method in ENDS:
+            await self._let_go(session_id_of(params))
+        return answer
+
+    def noted(self, method: str, params: Any) -> None:
+        """A notification of the editor."""
+        id = session_id_of(params)
+        found = None if id is None else self._sessions.get(id)
+        if method == "session/cancel" and found is not None:
+            found[1].cancel()
+            self._expect_end(*found)
+        for agent in self._agents.every() if found is None else [found[0]]:
+            agent.notify(method, params)
+
+    async def _open(self, method: str, params: Any) -> Any:
+        place = _place(params)
+        agent = await self._agents.at(place)
+        session = await self._session(place, agent)
+        known = session_id_of(params)
+        try:
+            if known is not None and method != "session/fork":  # updates come before the answer
+                self._hold(known, agent, session)
+            answer = await agent.request(method, params)
+            id = known if method in ("session/load", "session/resume") else session_id_of(answer)
+            if id is None:
+                raise RpcError(INTERNAL_ERROR, "the agent named no session")
+            self._hold(id, agent, session)
+        except BaseException:
+            if known is not None and self._is_held(known, session):
+                del self._sessions[known]
+            self._tasks.start(session.close())
+            raise
+        return answer
+
+    async def _session(self, place: AgentPlace, agent: Agent) -> ProxiedSession:
+        sessions = self._dependencies.sessions
+        session = await sessions.open(
+            place.workspace,
+            self._dependencies.mode,
+            title=self._name,
+            roots=place.roots,
+            client=self._client,
+        )
+        lenient = any(each in self._name.lower() for each in _MISSING_IS_EMPTY)
+        return ProxiedSession(
+            session,
+            self._dependencies,
+            self._editor,
+            self._editor_name,
+            runs_in=agent.runs_in,
+            missing_is_empty=lenient,
+        )
+
+    def _hold(self, id: str, agent: Agent, session: ProxiedSession) -> None:
+        if self._is_held(id, session):
+            return
+        if id in self._sessions:
+            raise RpcError(INVALID_PARAMS, f"session {shown(id)} is open already")
+        session.calls.id = id
+        self._sessions[id] = agent, session
+        _log.info("session %s of the agent is %s", shown(id), session.session.id)
+
+    def _is_held(self, id: str, session: ProxiedSession) -> bool:
+        return id in self._sessions and self._sessions[id][1] is session
+
+    async def _prompt(self, params: Any) -> Any:
+        id = session_id_of(params)
+        if id is None or id not in self._sessions:
+            raise RpcError(INVALID_PARAMS, f"session not found: {shown(id or '')}")
+        agent, session = self._sessions[id]
+        workspace = session.session.workspace
+        session.prompts += 1
+        try:
+            before = await observe(workspace, most=_MOST_ENTRIES, seconds=_MOST_SECONDS)
+            session.calls.changed.clear()
+            return await self._pass_prompt(agent, session, params, before)
+        finally:
+            session.prompts -= 1
+
+    async def _pass_prompt(
+        self, agent: Agent, session: ProxiedSession, params: Any, before: Before
+    ) -> Any:
+        try:
+            return await agent.request("session/prompt", params)
+        except asyncio.CancelledError:  # an agent may not know that requests can be cancelled
+            agent.notify("session/cancel", {"sessionId": session.calls.id})
+            session.cancel()
+            raise
+        finally:
+            session.turn_ended()
+            self._tasks.start(self._report(session, before))
+
+    def _expect_end(self, agent: Agent, session: ProxiedSession) -> None:
+        """After a cancel the agent ends its turn soon, or it is ended."""
+
+        def look() -> None:
+            if turn == session.turn and session.prompts:
+                agent.kill("it did not stop when it was told to")
+
+        turn = session.turn
+        if session.prompts:
+            asyncio.get_running_loop().call_later(self._dependencies.cancel_patience_s, look)
+
+    async def _report(self, session: ProxiedSession, before: Before) -> None:
+        """Record what changed in a turn although no call of ours did it."""
+        await session.settled(REPORT_S)
+        seen = await before.changes()
+        ours = session.calls.changed
+        observed = msgspec.structs.replace(
+            seen,
+            **{
+                kind: tuple(each for each in getattr(seen, kind) if each not in ours)
+                for kind in ("created", "changed", "deleted")
+            },
+        )
+        if not observed:
+            return
+        workspace = session.session.workspace
+        remarks = await asyncio.to_thread(deferred_effects.remarks, observed, workspace)
+        metadata = {"observed": observed.as_metadata()}
+        report = Runner(lambda: AgentTurn(observed.files, metadata, remarks))
+        arguments = {"agent": self._name, "changes": len(observed.files)}
+        await self._dependencies.runtime.call(
+            ToolCall(
+                tool=AGENT_TURN,
+                arguments=arguments,
+                session=session.session,
+                caller=CallerKind.AGENT,
+                runner=report,
+            )
+        )
+
+    async def _let_go(self, id: str | None) -> None:
+        found = None if id is None else self._sessions.pop(id, None)
+        if found is not None:
+            await found[1].close()
+
+    def _agent_of(self, params: Any) -> Agent:
+        id = session_id_of(params)
+        found = self._sessions.get(id) if id is not None else None
+        if found is not None:
+            return found[0]
+        return self._agents.usual()
+
+    # From the agent
+
+    async def _answer_agent(self, agent: Agent, method: str, params: Any, request: Request) -> Any:
+        """The result of a request of the agent. Raises `RpcError`."""
+        handler = HANDLERS.get(method)
+        if handler is None:
+            return await self._editor.request(method, params)
+        id = session_id_of(params)
+        found = None if id is None else self._sessions.get(id)
+        if found is None or found[0] is not agent:
+            raise RpcError(INVALID_PARAMS, f"session not found: {shown(id or '')}")
+        if method != PERMISSION:
+            return await handler(found[1], params)
+        try:
+            return await handler(found[1], params)
+        except RpcError:
+            raise
+        except Exception:  # some agents take an error for a yes
+            _log.exception("a question of the agent could not be put")
+            return CANCELLED
+
+    def _note_agent(self, agent: Agent, method: str, params: Any) -> None:
+        """A notification of the agent."""
+        if method == SESSION_UPDATE and isinstance(params, dict):
+            id = session_id_of(params)
+            found = None if id is None else self._sessions.get(id)
+            if found is not None and found[0] is agent:
+                found[1].updated(params.get("update"))
+                params = with_texts(params, found[1].terminal_text)
+        with suppress(Unsendable):
+            self._editor.notify(method, params)
+
+    def _ended(self, agent: Agent) -> None:
+        """Its sessions end with it."""
+        for id, (owner, session) in list(self._sessions.items()):
+            if owner is agent:
+                del self._sessions[id]
+                self._tasks.start(session.close())
+
+
+def _place(params: Any) -> AgentPlace:
+    """Where a session is to work. Raises `RpcError`."""
+    given = params if isinstance(params, dict) else {}
+    cwd, more = given.get("cwd"), given.get("additionalDirectories") or []
+    if not isinstance(more, list):
+        raise RpcError(INVALID_PARAMS, "additionalDirectories has to be a list")
+    for each in (cwd, *more):
+        if not isinstance(each, str) or not is_directory(each):
+            named = shown(str(each), 200)
+            raise RpcError(INVALID_PARAMS, f"{named!r} is not an absolute path of a directory")
+    return AgentPlace(os.path.abspath(str(cwd)), tuple(Root(path, writable=True) for path in more))

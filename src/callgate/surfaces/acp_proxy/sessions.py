@@ -1,0 +1,294 @@
+"""One session of an agent behind the proxy: what the agent asks of its client is a call of ours.
+
+    fs/read_text_file, fs/write_text_file   read_file, write_file
+    terminal/create                         shell; the rest is about its output and its end
+    session/request_permission              the tool that it is about, run by the agent itself
+
+A yes to the agent's question covers the file or the command that it then asks for, if that is
+exactly what the question was about. Nothing is executed here that the dispatcher did not let
+through; whatever goes wrong is a refusal.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from callgate.core.calls import Runner, ToolCall
+from callgate.core.errors import ToolErrorClass
+from callgate.core.results import ToolResult
+from callgate.core.sessions import Session
+from callgate.core.task_sets import TaskSet
+from callgate.protocol.acp import agent_requests as wire
+from callgate.protocol.acp.agent_requests import PermissionRequest, ToolState
+from callgate.protocol.acp.client import CreateTerminal, ReadTextFile, WriteTextFile
+from callgate.protocol.acp.reading import read_params
+from callgate.protocol.acp.values import RESOURCE_NOT_FOUND, SESSION_UPDATE
+from callgate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError, shown
+from callgate.surfaces.acp.peer import Peer
+from callgate.surfaces.acp_proxy import judging
+from callgate.surfaces.acp_proxy.approvals import Approvals
+from callgate.surfaces.acp_proxy.calls import SessionCalls
+from callgate.surfaces.acp_proxy.dependencies import Dependencies
+from callgate.surfaces.acp_proxy.runners import AgentWork, ExactRead, TerminalRun
+from callgate.surfaces.acp_proxy.terminals import (
+    MOST_TERMINALS,
+    Terminal,
+    bad_variable,
+    environment,
+    shell_arguments,
+)
+
+_MOST_STATES = 200
+"""Tool calls of the agent that are remembered until they end ..."""
+_LARGEST_STATE = 256 * 1024
+"""... and bytes of one."""
+_MISSING = "file_not_found"
+
+_log = logging.getLogger("callgate.acp")
+
+
+class ProxiedSession:
+    def __init__(
+        self,
+        session: Session,
+        dependencies: Dependencies,
+        editor: Peer,
+        editor_name: str,
+        *,
+        runs_in: str,
+        missing_is_empty: bool,
+    ) -> None:
+        """`runs_in`: where the agent does what it does by itself. `missing_is_empty`: it takes
+        an error about a missing file for its own."""
+        self.session = session
+        self.calls = SessionCalls(session, dependencies, editor, editor_name)
+        self._dependencies = dependencies
+        self._runtime = dependencies.runtime
+        self._editor = editor
+        self._runs_in, self._missing_is_empty = runs_in, missing_is_empty
+        self.prompts = 0
+        """Under way."""
+        self.turn = 0
+        """How many have ended."""
+        self._states: dict[str, ToolState] = {}
+        self._approvals = Approvals(session.workspace)
+        self._terminals: dict[str, Terminal] = {}
+        self._numbers = itertools.count(1)
+        self._agent_work = TaskSet(_log, "the record of an agent's work failed")
+
+    async def close(self) -> None:
+        """The agent or the editor let go of it: end what runs for it."""
+        self.cancel()
+        await self.calls.close()
+        await self._dependencies.sessions.close(self.session.id)
+
+    def cancel(self) -> None:
+        """Withdraw every question and stop every call of the session."""
+        self._approvals.end_all("The turn was cancelled.")
+        self.calls.cancel()
+
+    def turn_ended(self) -> None:
+        """What the agent has not told the end of by now has ended with its turn."""
+        self.turn += 1
+        self._approvals.end_all("The agent's turn ended.", success=True)
+
+    async def settled(self, limit_s: float) -> None:
+        """Wait until what the agent did by itself is recorded."""
+        await self._agent_work.wait(limit_s)
+
+    # What the agent tells
+
+    def updated(self, update: Any) -> None:
+        """Learn from an update what a later question may be about."""
+        state = wire.tool_state_of(update)
+        if state is None:
+            return
+        id = state["toolCallId"]
+        known = self._states.pop(id, None)
+        if wire.has_ended(state):  # nothing more is asked about it
+            self._approvals.end(id, success=not wire.has_failed(state))
+            return
+        learnt = judging.merged(known, state)
+        if len(msgspec.json.encode(learnt)) <= _LARGEST_STATE:  # of a larger one nothing is known
+            self._states[id] = learnt
+        if len(self._states) > _MOST_STATES:
+            del self._states[next(iter(self._states))]
+
+    def terminal_text(self, terminal_id: str, tool_call_id: str) -> str | None:
+        """What a terminal of ours has written, for a card that shows it; None for any other."""
+        terminal = self._terminals.get(terminal_id)
+        if terminal is None:
+            return None
+        terminal.tool_call_id = tool_call_id
+        return terminal.text
+
+    # What the agent asks
+
+    async def permission(self, params: Any) -> Any:
+        """Judge a question of the agent by our policy; the person is asked where that says so."""
+        request = read_params(PermissionRequest, params)
+        state = judging.merged(self._states.get(request.tool_call_id), request.tool_call)
+        if state.get("kind") == judging.SWITCH_MODE:  # its options are what it is about
+            return await self._editor.request(wire.PERMISSION, params)
+        judged = judging.read(state, self.session.workspace)
+        result = await self._ask(judged, request.tool_call_id)
+        if result is not None and _is_unclear(result) and judged.tool != judging.AGENT_ACTION:
+            result = await self._ask(judging.unknown(state), request.tool_call_id)
+        if result is None:
+            return request.answer(allow=True)
+        assert result.error is not None
+        if result.error.error_class is ToolErrorClass.CANCELLED:
+            return wire.CANCELLED
+        return request.answer(allow=False)
+
+    async def _ask(self, judged: judging.JudgedTool, tool_call_id: str) -> ToolResult | None:
+        """None where the agent may do it; its call goes on until the agent has done it."""
+        tool = self.calls.find(judged.tool)
+        if tool is None:  # such as a tool of a package that is not installed
+            return await self._ask(judging.unknown(dict(judged.arguments)), tool_call_id)
+        work = AgentWork(tool.definition)
+        runner = Runner(lambda: work, self._runs_in, takes_slot=False)
+        call = self.calls.make(judged.tool, judged.arguments, runner, tool_call_id)
+        running = self._agent_work.start(self.calls.complete(call))
+        await self.calls.started(work.started, running, call)
+        if not work.started.is_set():
+            return running.result()
+        self._approvals.begin(tool_call_id, work, judged)
+        return None
+
+    async def read_file(self, params: Any) -> Any:
+        request = read_params(ReadTextFile, params)
+        line = max(request.line or 1, 1)
+        reading = ExactRead(line, request.limit)
+        arguments: dict[str, Any] = {"path": request.path}
+        if line > 1:
+            arguments["offset"] = line
+        if request.limit:
+            arguments["limit"] = request.limit
+        call = self.calls.make("read_file", arguments, Runner(lambda: reading))
+        result = await self.calls.complete(call)
+        if result.error is None:
+            return wire.FileContent(content=reading.text)
+        if result.error.reason == _MISSING:
+            if self._missing_is_empty:
+                return wire.FileContent(content="")
+            raise RpcError(RESOURCE_NOT_FOUND, result.error.message)
+        raise _refusal(result)
+
+    async def write_file(self, params: Any) -> Any:
+        request = read_params(WriteTextFile, params)
+        arguments = {"path": request.path, "content": request.content}
+        if self._approvals.covers_write(request.path, request.content):
+            self._dependencies.grant_once(self.session, "write_file", arguments)
+        result = await self.calls.complete(self.calls.make("write_file", arguments))
+        if result.error is not None:
+            raise _refusal(result)
+        return {}
+
+    async def create_terminal(self, params: Any) -> Any:
+        request = read_params(CreateTerminal, params)
+        if len(self._terminals) >= MOST_TERMINALS:
+            raise RpcError(INVALID_PARAMS, f"{MOST_TERMINALS} terminals are open: release one")
+        if (name := bad_variable(request)) is not None:
+            raise RpcError(INVALID_PARAMS, f"{shown(name)} is no name of a variable")
+        arguments = shell_arguments(request, self.session.workspace)
+        if self._approvals.covers_command(arguments):
+            self._dependencies.grant_once(self.session, "shell", arguments)
+        terminal = Terminal(f"term_{next(self._numbers)}", request.output_byte_limit)
+        run = TerminalRun(terminal, environment(request))
+        call = self.calls.make("shell", arguments, Runner(lambda: run, takes_slot=False))
+        terminal.call_id = call.id
+        self._terminals[terminal.id] = terminal
+        running = self.calls.tasks.start(self._in_terminal(call, terminal))
+        try:
+            await self.calls.started(terminal.started, running, call)
+            if not terminal.started.is_set():
+                raise _refusal(running.result())
+        except BaseException:
+            self._terminals.pop(terminal.id, None)
+            raise
+        return wire.TerminalCreated(terminal_id=terminal.id)
+
+    async def _in_terminal(self, call: ToolCall, terminal: Terminal) -> ToolResult:
+        try:
+            return await self.calls.complete(call)
+        finally:
+            terminal.end(None)
+            self._show_output(terminal)
+
+    def _show_output(self, terminal: Terminal) -> None:
+        """The card that shows a terminal of ours is shown its text instead: the editor has no
+        such terminal."""
+        if terminal.tool_call_id is not None:
+            content = {"type": "content", "content": {"type": "text", "text": terminal.text}}
+            update = {
+                "sessionUpdate": "tool_call_update",
+                "toolCallId": terminal.tool_call_id,
+                "content": [content],
+            }
+            self._editor.notify(SESSION_UPDATE, {"sessionId": self.calls.id, "update": update})
+
+    async def terminal_output(self, params: Any) -> Any:
+        return self._terminal(params).state()
+
+    async def wait_for_exit(self, params: Any) -> Any:
+        terminal = self._terminal(params)
+        await terminal.ended.wait()
+        return terminal.exit
+
+    async def kill_terminal(self, params: Any) -> Any:
+        await self._stop(self._terminal(params))
+        return {}
+
+    async def release_terminal(self, params: Any) -> Any:
+        terminal = self._terminal(params)
+        await self._stop(terminal)
+        self._terminals.pop(terminal.id, None)
+        return {}
+
+    async def _stop(self, terminal: Terminal) -> None:
+        if not terminal.ended.is_set():
+            await self._runtime.cancel_promptly(terminal.call_id)
+
+    def _terminal(self, params: Any) -> Terminal:
+        request = read_params(wire.OfTerminal, params)
+        terminal = self._terminals.get(request.terminal_id)
+        if terminal is None:
+            raise RpcError(INVALID_PARAMS, f"there is no terminal {shown(request.terminal_id)}")
+        return terminal
+
+
+Handler = Callable[[ProxiedSession, Any], Awaitable[Any]]
+
+HANDLERS: dict[str, Handler] = {
+    wire.PERMISSION: ProxiedSession.permission,
+    wire.READ_FILE: ProxiedSession.read_file,
+    wire.WRITE_FILE: ProxiedSession.write_file,
+    wire.CREATE_TERMINAL: ProxiedSession.create_terminal,
+    wire.TERMINAL_OUTPUT: ProxiedSession.terminal_output,
+    wire.WAIT_FOR_EXIT: ProxiedSession.wait_for_exit,
+    wire.KILL_TERMINAL: ProxiedSession.kill_terminal,
+    wire.RELEASE_TERMINAL: ProxiedSession.release_terminal,
+}
+"""What is done here; everything else that an agent asks goes to the editor."""
+
+
+def _is_unclear(result: ToolResult) -> bool:
+    """Whether what was read of a question does not fit the tool that it seemed to be about."""
+    return result.error is not None and result.error.error_class in (
+        ToolErrorClass.VALIDATION_ERROR,
+        ToolErrorClass.NOT_FOUND,
+    )
+
+
+def _refusal(result: ToolResult) -> RpcError:
+    error = result.error
+    if error is None:
+        return RpcError(INTERNAL_ERROR, "the command ended before it had started")
+    data = {"class": str(error.error_class), "reason": error.reason}
+    return RpcError(INTERNAL_ERROR, error.message, data)

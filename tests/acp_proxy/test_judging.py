@@ -1,0 +1,90 @@
+"""Which tool a question of an agent is about."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from callgate.surfaces.acp_proxy.judging import JudgedTool, merged, read
+from callgate.surfaces.acp_proxy.updates import with_texts
+
+CWD = "/w"
+DIFF = {"type": "diff", "path": "/w/a", "oldText": None, "newText": "x"}
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        # as agents were seen to spell them: Claude, Codex, opencode, Qwen, Gemini
+        ({"kind": "execute", "rawInput": {"command": "ls", "description": "x"}}, ("shell", {"command": "ls"})),
+        (
+            {"rawInput": {"command": ["bash", "-lc", "ls | wc"], "cwd": "/w/b"}},
+            ("shell", {"command": "ls | wc", "cwd": "/w/b"}),
+        ),
+        ({"rawInput": {"command": ["echo", "a b"]}}, ("shell", {"command": "echo 'a b'"})),
+        (
+            {"kind": "edit", "rawInput": {"file_path": "/w/a", "old_string": "x", "new_string": "y"}},
+            ("patch_file", {"path": "/w/a", "old": "x", "new": "y"}),
+        ),
+        (
+            {"kind": "edit", "rawInput": {"filePath": "a", "content": ""}},
+            ("write_file", {"path": "/w/a", "content": ""}),
+        ),
+        ({"kind": "edit", "content": [DIFF]}, ("write_file", {"path": "/w/a", "content": "x"})),
+        ({"kind": "read", "rawInput": {"file_path": "/w/a"}}, ("read_file", {"path": "/w/a"})),
+        ({"kind": "delete", "rawInput": {"path": "a"}}, ("delete_file", {"path": "/w/a"})),
+        ({"kind": "fetch", "rawInput": {"url": "https://a.b"}}, ("web_fetch", {"url": "https://a.b"})),
+    ],
+)
+def test_what_agents_say_becomes_a_tool(state: dict[str, Any], expected: tuple[str, dict[str, str]]) -> None:
+    assert read(state, CWD) == JudgedTool(*expected)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"kind": "execute", "title": "ls"},
+        {"kind": "execute", "rawInput": {}},
+        {"kind": "execute", "rawInput": {"command": ["ls", 7]}},
+        {"kind": "execute", "rawInput": "ls"},
+        {"kind": "edit", "rawInput": {"command": "create", "path": "/w/a", "file_text": "x"}},
+        {"kind": "edit", "content": [DIFF, DIFF]},
+        {"kind": "edit", "rawInput": {"path": "a", "old_string": "x", "new_string": "y", "replace_all": True}},
+        {"kind": "execute", "content": [DIFF]},
+        {"kind": "other", "rawInput": {"server": "x", "tool": "y"}},
+        {"kind": "read", "rawInput": {"path": ["a"]}},
+    ],
+)
+def test_what_says_too_little_or_two_things_is_not_known(state: dict[str, Any]) -> None:
+    assert read(state, CWD).tool == "agent_action"
+
+
+def test_a_text_of_json_is_the_input_while_the_call_has_not_run() -> None:
+    def shows(text: str, status: str) -> dict[str, Any]:
+        return {"status": status, "content": [{"type": "content", "content": {"type": "text", "text": text}}]}
+
+    told = merged(None, {"kind": "execute", **shows(json.dumps({"command": "rm x"}), "in_progress")})
+    question = merged(told, shows("May I run it?", "pending"))
+    assert read(question, CWD) == JudgedTool("shell", {"command": "rm x"})
+    output = merged({"kind": "execute"}, shows('{"command": "ls"}', "completed"))
+    assert read(output, CWD).tool == "agent_action"
+
+
+def test_a_question_says_more_than_what_was_told_before() -> None:
+    told = {"toolCallId": "a", "kind": "execute", "rawInput": {"command": "ls"}}
+    state = merged(told, {"toolCallId": "a", "rawInput": {"command": "rm x"}, "title": None})
+    assert read(state, CWD) == JudgedTool("shell", {"command": "rm x"})
+
+
+def test_only_our_terminals_are_replaced() -> None:
+    content = [{"type": "terminal", "terminalId": "ours"}, {"type": "terminal", "terminalId": "theirs"}]
+    params = {"sessionId": "s", "update": {"toolCallId": "c", "content": content}}
+    shown = with_texts(params, lambda id, card: "text" if id == "ours" else None)
+    assert shown["update"]["content"] == [
+        {"type": "content", "content": {"type": "text", "text": "text"}},
+        {"type": "terminal", "terminalId": "theirs"},
+    ]
+    assert with_texts(params, lambda id, card: None) is params
