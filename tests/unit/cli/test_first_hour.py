@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from callgate.cli.ui.decision_words import WORDS
-from callgate.policy import budgets, decide
+from callgate.policy import budgets, decide, guard
 from tests.unit.cli.instances import short_directory
 from tests.unit.cli.running import CALLGATE, LIMIT_S, Terminal, callgate, environment, start
 
@@ -148,7 +148,8 @@ def test_an_instance_says_where_its_dashboard_is(ws: Path) -> None:
 def test_every_reason_of_a_decision_has_words() -> None:
     source = Path(decide.__file__).read_text() + Path(budgets.__file__).read_text()
     codes = re.findall(r'reason="(\w+)"|(?:_from_mode\(\s*[\w.]+|_ask\(decision),\s+"(\w+)"', source)
-    assert {code for pair in codes for code in pair if code} == set(WORDS)
+    objections = re.findall(r'^[A-Z_]+ = "(\w+)"', Path(guard.__file__).read_text(), re.MULTILINE)
+    assert {code for pair in codes for code in pair if code} | {*objections} == set(WORDS)
 
 
 def test_a_path_that_leads_outside_is_told_what_opens_it(ws: Path) -> None:
