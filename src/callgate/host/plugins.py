@@ -39,6 +39,8 @@ from callgate.sources.outputs import as_output
 _MOST_STACK = 16 * 1024
 """Characters."""
 _REQUIRED = ("execute_tool", "get_tool_schemas")
+_APART = ("context", "runtime", "traceparent")
+"""Fields of a request that are no arguments of a plugin's method: its `context` has them."""
 _GIVEN: dict[type, tuple[str, ...]] = {frames.ExecuteTool: ("emit", "context")}
 """What a method may take beside the params that it was sent."""
 
@@ -221,7 +223,7 @@ class WrittenPlugin:
 
 
 def _sent(kind: type) -> list[str]:
-    return [name for name in kind.__struct_fields__ if name not in ("context", "runtime")]  # type: ignore[attr-defined]
+    return [name for name in kind.__struct_fields__ if name not in _APART]  # type: ignore[attr-defined]
 
 
 def _parameters(method: Callable[..., Any], name: str, kind: type, spec: str) -> frozenset[str]:
