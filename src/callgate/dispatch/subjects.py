@@ -16,7 +16,7 @@ from callgate.policy.decide import Decision, Question, Rulebook
 from callgate.sandbox.jails import Network
 
 if TYPE_CHECKING:
-    from callgate.policy.guard import Flow
+    from callgate.policy.provenance.sources import Flow
 
 
 class Subject(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from callgate.core.calls import CallerKind
 from callgate.core.effects import SideEffects
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Mode
+from callgate.policy.provenance.sources import Flow, Trace
 from callgate.policy.rules import (
     BUILT_IN,
     CLASS_DEFAULTS,
@@ -32,10 +33,8 @@ from callgate.policy.rules import (
     rule_applies,
 )
 
-if TYPE_CHECKING:  # few homes have rules about commands, few calls a conversation around them
+if TYPE_CHECKING:  # few homes have rules about commands
     from callgate.policy.commands import Judgement, Rules
-    from callgate.policy.guard import Flow
-    from callgate.policy.provenance.sources import Trace
 
 _HAPPENS = {
     PolicyMode.AUTO: "allowed",

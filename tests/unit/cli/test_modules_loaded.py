@@ -7,9 +7,9 @@ from benchmarks.modules import measure
 MOST = {
     "--version": 10,
     "call with an instance": 17,
-    "call without an instance": 200,  # what the engines of the store share, and their choice
+    "call without an instance": 204,  # with the guard: where values come from, and what a budget counts
     "acp, before a greeting": 41,
-    "acp, with a session": 288,  # with `config.secrets`: where a model has its key, and Google its login
+    "acp, with a session": 293,  # with the index of the conversation that the guard looks into
 }
 """Whoever needs one more says here for what; fewer is always right."""
 

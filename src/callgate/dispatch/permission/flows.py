@@ -30,8 +30,7 @@ if TYPE_CHECKING:  # loaded with the first conversation
 
     from callgate.core.messages import Message
     from callgate.dispatch.permission.session_facts import SessionFacts
-    from callgate.policy.guard import Flow
-    from callgate.policy.provenance.sources import Trace
+    from callgate.policy.provenance.sources import Flow, Trace
 
 INDEXED_AT_ONCE = 64 * 1024
 """Characters that are indexed on the event loop; more of them in a thread."""

@@ -16,11 +16,10 @@ from callgate.core.sessions import Session
 from callgate.dispatch.contents import text_of
 from callgate.dispatch.subjects import Subject
 from callgate.dispatch.tools.registry import Registered
-from callgate.policy.guard import Flow
 from callgate.policy.provenance import destinations, forms
 from callgate.policy.provenance.commands import hosts_in
 from callgate.policy.provenance.index import ConversationIndex
-from callgate.policy.provenance.sources import UNKNOWN, Source, SourceKind, Trace
+from callgate.policy.provenance.sources import UNKNOWN, Flow, Source, SourceKind, Trace
 from callgate.policy.rules import GuardSettings, glob_matches
 from callgate.redaction.data import redact_value
 

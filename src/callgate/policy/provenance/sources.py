@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
+
+from callgate.core.content import Label
 
 
 class SourceKind(StrEnum):
@@ -104,6 +106,40 @@ class Trace(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def vouched(self) -> bool:
         return self.source.kind in VOUCHING
+
+
+class Flow(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the values of a call come from, and what its session has read."""
+
+    outward: bool
+    """It sends something out: also a read over the network, whose URL carries data."""
+    destroys: bool
+    labels: Mapping[Label, str] = {}
+    """What the session has read, and by which call first."""
+    destinations: tuple[Trace, ...] = ()
+    takes_destinations: bool = True
+    """False: no parameter of the tool says where its effect goes. Where one could and does not, the
+    effect stays in the account of the user."""
+    carries_secret: bool = False
+    hosts: tuple[str, ...] = ()
+    """Of a command: the hosts in its words. It reaches no others."""
+
+    @property
+    def unvouched(self) -> tuple[Trace, ...]:
+        return tuple(trace for trace in self.destinations if not trace.vouched)
+
+    @property
+    def vouched(self) -> bool:
+        """Whether all destinations come from the user, the settings, or an answer."""
+        return bool(self.destinations) and not self.unvouched
+
+    @property
+    def inside(self) -> bool:
+        """The same for an effect inside the workspace, whose own texts count there."""
+        return all(
+            trace.vouched or trace.source.kind is SourceKind.WORKSPACE
+            for trace in self.destinations
+        )
 
 
 def lines_for_person(traces: Sequence[Trace]) -> tuple[str, ...]:
