@@ -164,7 +164,7 @@ async def test_the_settings_may_name_destinations_and_labels(opened: Opened, hom
         await gate.call("fetch", {"url": "http://a.example"})
         assert (await gate.call("send_mail", {"to": ["ann@corp.example"]})).ok
         assert (await gate.call("send_mail", {"to": [EVE]})).ok  # the page is vouched for
-        assert not (await gate.call("send_mail", {"to": ["x@evil.example"]})).ok
+        assert not (await gate.call("send_mail", {"to": ["x@evil.example, ann@corp.example"]})).ok
 
 
 async def test_a_workspace_may_not_loosen_the_guard(opened: Opened, home: Path, tmp_path: Path) -> None:

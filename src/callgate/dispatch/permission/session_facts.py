@@ -197,7 +197,7 @@ class SessionFacts:
         the user said, in words or settings."""
         traces = []
         is_said = bool(found) and all(trace.source.kind in _SAID for trace in found)
-        for name, text in destinations.values_of(subject.checked.arguments, tuple(names)):
+        for name, text in destinations.texts_of(subject.checked.arguments, tuple(names)):
             for link in forms.links_in(text):
                 traces.append(self._destination(f"link in {name}", link, guard, frozenset()))
             copied = None if is_said else self._copied_from(name, text)
@@ -232,8 +232,8 @@ class SessionFacts:
         command = subject.checked.arguments.get("command")
         text = command if isinstance(command, str) else ""
         whole = self._destination("command", text, guard, answered)
-        if whole.vouched or subject.enclosure is None or subject.enclosure.delegated:
-            return (whole,), ()
+        if whole.vouched or subject.enclosure is None or not subject.enclosure.is_online:
+            return (whole,), ()  # nothing would keep it from other hosts
         found = [
             (host, self._destination("host", host, guard, answered)) for host in hosts_in(text)
         ]

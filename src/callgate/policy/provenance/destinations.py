@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import islice
 from typing import Any
 
-from callgate.policy.provenance.forms import address_of, email_in, fold
+from callgate.policy.provenance.forms import address_of, email_in, fold, tokens
 
 MOST_VALUES = 64
 """Values of one call that are looked at; a call with more has one that stands nowhere."""
@@ -81,15 +82,23 @@ def values_of(
     arguments: Mapping[str, Any], names: Sequence[str], most: int = MOST_VALUES
 ) -> Iterator[tuple[str, str]]:
     """The scalar values of some parameters, also those inside lists and objects, with the name of
-    the parameter. At most `most`; for one more, an empty text, which stands nowhere."""
+    the parameter; of a list of mail addresses in one text, each. At most `most`; for one more, an
+    empty text, which stands nowhere."""
     left = most
     for name in names:
-        for value in _scalars(arguments.get(name)):
-            left -= 1
-            if left < 0:
-                yield name, ""
-                return
-            yield name, value
+        for text in _scalars(arguments.get(name)):
+            for value in _addressees(text):
+                left -= 1
+                if left < 0:
+                    yield name, ""
+                    return
+                yield name, value
+
+
+def texts_of(arguments: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The same for parameters that are content: each text as it is."""
+    found = ((name, text) for name in names for text in _scalars(arguments.get(name)))
+    return islice(found, MOST_VALUES)
 
 
 def _scalars(value: Any) -> Iterator[str]:
@@ -109,6 +118,16 @@ def _scalars(value: Any) -> Iterator[str]:
                 stack.extend(reversed(items))
             case other:
                 yield str(other)
+
+
+def _addressees(text: str) -> Iterator[str]:
+    """One text, or each mail address of a list of them: `Ann <a@x.example>, b@x.example`."""
+    if "@" in text and any(mark in text for mark in ",;<"):
+        words = [word for word in tokens(fold(text)) if "@" in word]
+        if words and all(email_in(word) is not None for word in words):
+            yield from words
+            return
+    yield text
 
 
 def normal_destination(value: str) -> str:

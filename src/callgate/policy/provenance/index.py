@@ -18,10 +18,10 @@ import msgspec
 from callgate.policy.provenance import forms, records
 from callgate.policy.provenance.sources import NOWHERE, Source, SourceKind
 
-LONGEST_TEXT = 1_000_000
+LONGEST_TEXT = 400_000
 """Characters of one text that are indexed."""
-LONGEST_CONVERSATION = 16_000_000
-"""The same of all texts."""
+LONGEST_CONVERSATION = 2_000_000
+"""The same of all that a person wrote, and of all that tools gave: about 50 MB of memory."""
 _PLACES = 64
 """Of one word in one kind of text; of more, the first are enough to find a value."""
 _WINDOW = 6
@@ -113,17 +113,19 @@ class ConversationIndex:
         self._fields: dict[str, Source] = {}
         """What tools returned that are vouched for: whole fields, never the words in them."""
         self._pending: list[tuple[Source, str, Any]] = []
-        self._room = LONGEST_CONVERSATION
+        self._room = {True: LONGEST_CONVERSATION, False: LONGEST_CONVERSATION}
+        """For what the user wrote, which no output can crowd out, and for the rest."""
         self.pending_size = 0
         """Characters that the next look-up has to index first."""
 
     def add(self, source: Source, text: str, data: Any = None) -> None:
         """Remember a text, and the same as data where it is known. What is beyond the limits is
         left out: its values stand nowhere."""
-        kept = text[: min(LONGEST_TEXT, self._room)]
+        is_users = source.kind is SourceKind.USER
+        kept = text[: min(LONGEST_TEXT, self._room[is_users])]
         if not kept:
             return
-        self._room -= len(kept)
+        self._room[is_users] -= len(kept)
         self.pending_size += len(kept)
         self._pending.append((source, kept, data))
 

@@ -154,6 +154,8 @@ def test_destinations_are_found_by_their_names() -> None:
 def test_values_inside_lists_and_objects_are_found_and_bounded() -> None:
     found = list(values_of({"to": ["a@x.example", {"address": "b@x.example"}, None, 7]}, ("to",)))
     assert found == [("to", "a@x.example"), ("to", "b@x.example"), ("to", "7")]
+    listed = list(values_of({"to": "Ann <ann@x.example>, Eve@evil.example; b@x.example"}, ("to",)))
+    assert [value for _, value in listed] == ["ann@x.example", "eve@evil.example", "b@x.example"]
     many = list(values_of({"to": [f"{n}@x.example" for n in range(1000)]}, ("to",)))
     assert (len(many), many[-1]) == (65, ("to", ""))  # the last stands nowhere
 
@@ -170,3 +172,11 @@ def test_values_inside_lists_and_objects_are_found_and_bounded() -> None:
 )
 def test_the_hosts_of_a_command_are_those_in_its_words(command: str, hosts: tuple[str, ...]) -> None:
     assert hosts_in(command) == hosts
+
+
+def test_outputs_do_not_crowd_out_what_the_user_writes_later() -> None:
+    index = ConversationIndex()
+    for n in range(8):
+        index.add(MAIL, f"x{n} " * 100_000)
+    index.add(USER, "write to late@corp.example")
+    assert index.trace("to", "late@corp.example").kind is SourceKind.USER
