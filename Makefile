@@ -11,20 +11,23 @@ PACKAGE := $(PIP) --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test quick test-pythons lint soak agents-acp spec mcp-conformance bench docs dist reference pictures recording \
-  constraints peers clean
+.PHONY: help demo test quick agents agents-acp test-pythons lint soak spec mcp-conformance frameworks bench docs dist \
+  reference pictures recording constraints peers framework-pins safety safety-requirements clean
 
 help:
 	@echo "make demo         set up and show callgate at work"
 	@echo "make test         set up, then lint, type-check and test"
 	@echo "make quick        a part of the tests that takes less than a minute"
+	@echo "make agents       run real agents (Claude Code, Codex, ...) behind the gate, offline"
 	@echo "make test-pythons the tests with each Python of this machine (PYTHONS=... names them)"
 	@echo "make lint         ruff (check and format), mypy and import-linter alone"
 	@echo "make soak         the long tests, which 'make test' leaves out"
 	@echo "make agents-acp   real ACP agents behind the proxy, offline (npm; about 800 MB)"
 	@echo "make spec         how many conformance items are covered (ARGS=--open lists the rest)"
 	@echo "make mcp-conformance  MCP's own test suite, N/N for each of its sets"
+	@echo "make frameworks   the adapters of agent frameworks, with those frameworks (PyPI)"
 	@echo "make bench        the benchmark table, beside other libraries"
+	@echo "make safety       how many attacks reach their goal behind which gate (ARGS=--help)"
 	@echo "make docs         the documentation as a site, in .build/site"
 	@echo "make dist         wheel and sdist in dist/, and the demo run from the wheel"
 	@echo "make reference    the pages about commands and settings, made anew from the code"
@@ -32,6 +35,8 @@ help:
 	@echo "make recording    the terminal recording of docs/start/first-hour.md, made anew (npm, PyPI)"
 	@echo "make constraints  resolve the dependencies anew (Python 3.11)"
 	@echo "make peers        resolve the libraries of the benchmarks anew (Python 3.11)"
+	@echo "make safety-requirements  resolve what the safety figure needs anew (Python 3.11)"
+	@echo "make framework-pins  resolve the frameworks anew (Python 3.11)"
 	@echo "make clean        remove everything that these commands made"
 
 demo: .venv/.ready
@@ -39,7 +44,7 @@ demo: .venv/.ready
 
 # bubblewrap and the dashboard are tested too; where the system has no bwrap and no chromium, they
 # are found here (in vain elsewhere).
-test quick soak agents-acp pictures recording: export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
+test quick soak pictures recording safety frameworks agents agents-acp: export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
 
 test: lint
 	@sh scripts/get_bubblewrap.sh
@@ -47,14 +52,20 @@ test: lint
 	@sh scripts/get_acp_clients.sh
 	@sh scripts/get_mcp_suite.sh
 	@sh scripts/get_deploy_tools.sh
-	$(BIN)/python -m pytest -n 4 -m "not soak and not agents" $(PYTEST_ARGS)
-	@echo "Left out: the long tests (make soak) and real agents (make agents-acp)."
+	$(BIN)/python -m pytest -n 4 -m "not soak and not agents" --ignore tests/agents $(PYTEST_ARGS)
+	@echo "Left out: the long tests (make soak), and real agents (make agents, make agents-acp)."
 
 # The core: values, protocols, policy, settings, files, the road of a call. tests/README.md has more.
 QUICK := core policy protocol config events sessions workspace dispatch
 
 quick: .venv/.ready-dev
 	$(BIN)/python -m pytest -n 2 -q -m "not soak and not agents" $(QUICK:%=tests/unit/%) $(PYTEST_ARGS)
+
+# The programs of others at the versions of tests/agents/programs/, against a scripted model.
+agents: .venv/.ready-dev
+	@sh scripts/get_bubblewrap.sh
+	@sh scripts/get_agents.sh
+	$(BIN)/python -m pytest -n 4 tests/agents $(PYTEST_ARGS)
 
 test-pythons:
 	@sh scripts/test_pythons.sh $(PYTEST_ARGS)
@@ -87,11 +98,25 @@ mcp-conformance: .venv/.ready-dev
 	@sh scripts/get_mcp_suite.sh
 	@$(BIN)/python -m tests.mcp_conformance.run
 
+# In an environment of their own: they are large, and no part of callgate's own dependencies.
+frameworks:
+	@sh scripts/get_bubblewrap.sh
+	@if $(MAKE) --no-print-directory .build/frameworks/.ready; then \
+	  .build/frameworks/bin/python -m scripts.frameworks run $(PYTEST_ARGS); \
+	else \
+	  echo "Not tested, because they could not be installed: the adapters of agent frameworks."; \
+	fi
+
 spec: .venv/.ready-dev
 	@$(BIN)/python -m tests.spec.report $(ARGS)
 
 bench: .build/bench/.ready
 	@.build/bench/bin/python benchmarks/run.py
+
+safety: .build/safety/.ready
+	@sh scripts/get_bubblewrap.sh
+	@sh scripts/get_sandbox_runtime.sh
+	@.build/safety/bin/python -m safety.run $(ARGS)
 
 docs: .venv/.ready-dev
 	@$(BIN)/python -m scripts.site
@@ -116,6 +141,12 @@ constraints: .build/constraints/.ready
 
 peers: .build/constraints/.ready
 	@.build/constraints/bin/python -m scripts.peers benchmarks/peers.txt
+
+safety-requirements: .build/constraints/.ready
+	@.build/constraints/bin/python -m scripts.safety_requirements safety/requirements.txt
+
+framework-pins: .build/constraints/.ready
+	@.build/constraints/bin/python -m scripts.frameworks pin tests/frameworks/requirements.txt
 
 clean:
 	rm -rf .venv .build .tools dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \
@@ -169,4 +200,26 @@ endef
 	@.build/bench/bin/python $(HASHED) -r .build/bench/needs.txt
 	@.build/bench/bin/python $(HASHED) --no-deps -r benchmarks/peers.txt
 	@.build/bench/bin/python $(PACKAGE)
+	@touch $@
+
+# callgate with its own dependencies, and beside them the tasks and the gates it is compared with.
+.build/safety/.ready: pyproject.toml constraints.txt safety/requirements.txt
+	$(check_python)
+	@echo "Installing callgate, the tasks and the gates it is compared with ..."
+	@"$(PYTHON)" -m venv --clear .build/safety
+	@sed '/^# for development/,$$d' constraints.txt > .build/safety/needs.txt
+	@.build/safety/bin/python $(HASHED) -r .build/safety/needs.txt
+	@.build/safety/bin/python $(HASHED) --no-deps -r safety/requirements.txt
+	@.build/safety/bin/python $(PACKAGE)
+	@touch $@
+
+# callgate with its own dependencies, and on top of them the frameworks that it has adapters for.
+.build/frameworks/.ready: pyproject.toml constraints.txt tests/frameworks/requirements.txt
+	$(check_python)
+	@echo "Installing callgate and the agent frameworks ..."
+	@"$(PYTHON)" -m venv --clear .build/frameworks
+	@sed '/^# for development/,$$d' constraints.txt > .build/frameworks/needs.txt
+	@.build/frameworks/bin/python $(HASHED) -r .build/frameworks/needs.txt
+	@.build/frameworks/bin/python $(HASHED) --no-deps -r tests/frameworks/requirements.txt
+	@.build/frameworks/bin/python $(PACKAGE)
 	@touch $@

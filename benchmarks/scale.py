@@ -515,11 +515,20 @@ async def _acquire(store: PostgresStore, session: str) -> None:
 
 
 def measure_growth(location: PostgresLocation, effort: Effort) -> dict[str, Any]:
-    """Ratios: with much in the store, to without."""
-    small = _all_of_it(location, effort)
-    asyncio.run(_fill(location, effort))
-    large = _all_of_it(location, effort)
-    found = {f"{name}: full / empty": round(large[name] / small[name], 2) for name in small}
+    """Ratios: with much in the store, to without; measured in turn, round by round."""
+    large = PostgresLocation(url=location.url, schema=f"{location.schema}_full")
+    asyncio.run(_fill(large, effort))
+    rounds = [
+        [_all_of_it(each, effort._replace(rounds=1)) for each in (location, large)]
+        for _ in range(effort.rounds)
+    ]
+    _drop(large)
+    found = {
+        f"{name}: full / empty": _ratio(
+            [full[name] for _, full in rounds], [empty[name] for empty, _ in rounds]
+        )
+        for name in rounds[0][0]
+    }
     return {"sessions": effort.sessions, "events": effort.events, **found}
 
 

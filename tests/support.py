@@ -24,6 +24,7 @@ from callgate.dispatch.commands.sandboxes import OFF, Enclosure, Sandbox
 from callgate.dispatch.dispatcher import Limits, ToolDispatcher
 from callgate.dispatch.permission.asking import Confirmations
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
+from callgate.dispatch.permission.flows import Flows
 from callgate.dispatch.permission.grants import Grants
 from callgate.dispatch.running import StopLimits
 from callgate.events.log import SessionLog
@@ -163,6 +164,7 @@ class Bench:
             authority=Authority(
                 policies=policies,
                 grants=self.grants,
+                flows=Flows(self.log, self.recorder, self.grants),
                 confirmations=self.confirmations,
                 preview=_no_preview,
                 save=lambda *args: self.saved.append(args),

@@ -36,6 +36,7 @@ _EXPORTS = {
         "ToolResultBlock",
         "ThinkingBlock",
         "FileDiff",
+        "Label",
     ),
     "callgate.core.messages": ("Message",),
     "callgate.core.results": ("ToolResult", "ErrorInfo", "Diagnostic"),
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from callgate.core.content import ImageBlock as ImageBlock
     from callgate.core.content import ImageSource as ImageSource
     from callgate.core.content import JsonBlock as JsonBlock
+    from callgate.core.content import Label as Label
     from callgate.core.content import TextBlock as TextBlock
     from callgate.core.content import ThinkingBlock as ThinkingBlock
     from callgate.core.content import ToolResultBlock as ToolResultBlock

@@ -13,6 +13,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import ExitStack, asynccontextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from callgate.config.home import Home
@@ -42,6 +43,7 @@ from callgate.protocol.results import (
 )
 from callgate.protocol.tool_uses import UnreadableUse, read_tool_uses
 from callgate.runtime import Resumed
+from callgate.sessions.conversations import text_of_prompt
 from callgate.wiring.registration import register_sources
 from callgate.wiring.runtime import Wired
 
@@ -50,6 +52,7 @@ if TYPE_CHECKING:  # loaded where a model is at work
     from callgate.agent.shows import Screen
     from callgate.agent.turns import TurnEnd
     from callgate.core.models import Model
+    from callgate.sources.foreign import ForeignTools
 
 Dialect = Literal["anthropic", "openai", "openai-responses", "mcp"]
 
@@ -95,6 +98,7 @@ class Gate:
         resolved_home = Home.from_environment() if home is None else Home.at(os.fspath(home))
         self._wired = Wired(resolved_home)
         self.runtime = self._wired.runtime
+        self._tracing = self._wired.tracing
         self.session = self._wired.session(
             "." if workspace is None else os.fspath(workspace),
             None if mode is None else Mode(mode),
@@ -191,7 +195,8 @@ class Gate:
     async def say(self, message: str | Message) -> None:
         """Add what the model said, or what it was told, to the session's conversation."""
         new_message = Message.text("assistant", message) if isinstance(message, str) else message
-        await self.runtime.conversations.say(self.session, new_message)
+        words = text_of_prompt(new_message) if new_message.role == "user" else None
+        await self.runtime.conversations.say(self.session, new_message, user_words=words)
 
     async def messages(self) -> list[Message]:
         """The conversation of the session so far."""
@@ -199,6 +204,15 @@ class Gate:
 
     def register(self, factory: ToolFactory) -> None:
         self._wired.register(factory)
+
+    @cached_property
+    def foreign_tools(self) -> ForeignTools:
+        """Tools that an agent framework runs itself, for its adapter (`callgate.adapters`)."""
+        from callgate.sources.foreign import ForeignTools  # lazy: only with a framework  # noqa: PLC0415
+
+        tools = ForeignTools()
+        self.runtime.dispatcher.registry.add(tools)
+        return tools
 
     def definitions(self, dialect: Dialect) -> list[dict[str, Any]]:
         """The tools of this session, as a model provider wants to be told of them."""
@@ -217,6 +231,7 @@ class Gate:
                 caller=CallerKind.LIBRARY,
                 turn_id=self.session.turn_id,
                 timeout_s=timeout_s,
+                trace=None if self._tracing is None else self._tracing.current(),
             )
         )
 
@@ -275,6 +290,7 @@ class Gate:
             session=self.session,
             caller=CallerKind.LIBRARY,
             turn_id=self.session.turn_id,
+            trace=None if self._tracing is None else self._tracing.current(),
         )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from callgate.core.calls import ToolCall
+from callgate.core.content import Label
 from callgate.core.environment import Offered
 from callgate.core.errors import ToolError
 from callgate.core.messages import Message
@@ -21,6 +22,7 @@ from callgate.core.tools import ToolFactory
 from callgate.dispatch.dispatcher import ToolDispatcher
 from callgate.dispatch.early_answers import EarlyAnswers, early_result
 from callgate.dispatch.journal import LEFT_OPEN
+from callgate.dispatch.performers import Performer
 from callgate.dispatch.permission import questions
 from callgate.dispatch.permission.asking import Elsewhere
 from callgate.dispatch.permission.confirmations import Answer, Confirmation, Confirmer, Receipt
@@ -29,14 +31,15 @@ from callgate.dispatch.subjects import Subject
 from callgate.dispatch.tools.registry import Registered
 from callgate.events.bus import Bus, Listener, Subscription
 from callgate.policy.decide import Decision, Rulebook
-from callgate.sessions.conversations import Conversations
+from callgate.sessions.conversations import Conversations, user_words_of
 from callgate.sessions.live import SessionTurns
 
 if TYPE_CHECKING:
     from callgate.core.settings_state import SettingsState
+    from callgate.dispatch.permission.budgets import BudgetForecast
 
 # What its methods take and return is imported from here; the dispatcher's modules are its own.
-__all__ = ["Registered", "Resumed", "RunningCall", "Runtime", "Stop"]
+__all__ = ["Performer", "Registered", "Resumed", "RunningCall", "Runtime", "Stop"]
 
 
 class Resumed(msgspec.Struct, frozen=True):
@@ -67,6 +70,11 @@ class Runtime:
         self.fetch_artifacts: Callable[[str], Awaitable[None]] | None = None
         """Brings what the calls of a session put aside on other servers; None: there are none."""
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether the spans of callers are of interest: telemetry is on."""
+        return self.dispatcher.trace is not None
+
     def register(self, factory: ToolFactory) -> None:
         self.dispatcher.register(factory)
 
@@ -77,7 +85,7 @@ class Runtime:
     def all_tools(self, session: Session) -> list[tuple[Registered, str | None]]:
         """Every registered tool, and why the session does not see it."""
         registry = self.dispatcher.registry
-        return [(tool, registry.hidden_because(tool, session)) for tool in registry.of(session)]
+        return [(tool, registry.unusable_because(tool, session)) for tool in registry.of(session)]
 
     def find_tool(self, name: str, session: Session | None = None) -> Registered | None:
         """A tool of everyone, or one that the session was given; visible or not."""
@@ -105,6 +113,12 @@ class Runtime:
 
     def call(self, call: ToolCall) -> Coroutine[Any, Any, ToolResult]:
         return self.dispatcher.run(call)
+
+    def call_performed(
+        self, call: ToolCall, performer: Performer
+    ) -> Coroutine[Any, Any, ToolResult]:
+        """`call`, judged and recorded here, and run by somebody else."""
+        return self.dispatcher.run(call, performer=performer)
 
     def begin(self, call: ToolCall) -> ToolResult | Coroutine[Any, Any, ToolResult]:
         """`call_promptly` as far as it needs no wait: its result, or what to await for that."""
@@ -149,6 +163,7 @@ class Runtime:
         """
         session, snapshot = await self.conversations.resume(session_id)
         self.dispatcher.authority.grants.load(session, snapshot.grants)
+        await self._load_facts(session, snapshot.session.labels)
         if self.fetch_artifacts is not None:
             await self.fetch_artifacts(session_id)
         calls = {
@@ -156,6 +171,20 @@ class Runtime:
             for each in snapshot.confirmations
         }
         return Resumed(session, calls)
+
+    def clear_label(self, session: Session, label: Label) -> bool:
+        """A person says that what the session read no longer counts; False if it read none such."""
+        return self.dispatcher.authority.flows.clear(session, label)
+
+    async def _load_facts(self, session: Session, labels: Mapping[str, str]) -> None:
+        """What the guard has to know of a conversation that began in another process."""
+        stored = await self.conversations.stored(session)
+        messages = (
+            (user_words_of(each.body), msgspec.convert(each.body, Message)) for each in stored
+        )
+        loaded = self.dispatcher.registry.names.everyone  # nothing is started to ask for labels
+        tool_labels = {name: tool.output_labels for name, tool in loaded.items()}
+        self.dispatcher.authority.flows.load(session, labels, messages, tool_labels)
 
     async def _go_on(self, session: Session, stored: StoredConfirmation) -> ToolResult:
         call = questions.read_call(stored, session)
@@ -178,9 +207,24 @@ class Runtime:
     async def close_session(self, session: Session, why: Stop = Stop.CANCEL) -> None:
         await self.dispatcher.close_session(session, why)
 
-    def explain(self, call: ToolCall) -> tuple[Subject, Decision]:
-        """What would be decided about a call. Raises the `ToolError` it would end in."""
-        return self.dispatcher.examine(call)
+    def explain(self, call: ToolCall, *, by_agent: bool = False) -> tuple[Subject, Decision]:
+        """What would be decided about a call, or about one that an agent with a hook runs itself.
+        Raises the `ToolError` it would end in."""
+        return self.dispatcher.examine(call, by_agent=by_agent)
+
+    async def forecast_budgets(
+        self, call: ToolCall, subject: Subject, decision: Decision
+    ) -> BudgetForecast:
+        """What the budgets would make of a decision, and how much of them is used."""
+        from callgate.dispatch.permission.budgets import (  # lazy: few have budgets  # noqa: PLC0415
+            BudgetForecast,
+            forecast,
+        )
+
+        if not decision.budgets:
+            return BudgetForecast(decision)
+        guard = self.policies(call.session.workspace).user.guard
+        return await forecast(call, subject, decision, guard, await self.store())
 
     def attach(
         self, confirmer: Confirmer | None, session_id: str | None = None
@@ -219,6 +263,10 @@ class Runtime:
         """Call a function at each event of this process, or of one session; returns the function
         that ends it."""
         return self._bus.listen(listener, session_id)
+
+    def is_recordable(self) -> bool:
+        """Whether calls with effects can be written down, so that they may run."""
+        return self.dispatcher.is_recordable()
 
     async def drain(self) -> None:
         """Take no more calls beside those of turns under way, and give back the sessions in which

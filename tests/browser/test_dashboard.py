@@ -18,7 +18,7 @@ from tests.needs import needs
 pytestmark = [needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
-VIEWS = ("live", "inbox", "chat", "sessions", "tools", "tools/write_file", "hosts", "policy", "stats")
+VIEWS = ("live", "inbox", "chat", "sessions", "tools", "tools/write_file", "hosts", "policy", "suggestions", "stats")
 
 
 async def go(page: Page, place: str) -> None:

@@ -123,7 +123,8 @@ async def test_a_rule_is_written_tested_on_the_record_and_ready_to_paste(
 
 
 async def test_the_rules_in_force_stand_with_file_and_line(home: Path, tmp_path: Path, new_page: NewPage) -> None:
-    (home / "settings.toml").write_text('[[policy.rules]]\ndecision = "deny"\ntool = "shell"\n')
+    rule = '[[policy.rules]]\ndecision = "deny"\ntool = "shell"\n'
+    (home / "settings.toml").write_text(f"{rule}[policy.budgets.tools.read_file]\nday = {{bytes_out = 9}}\n")
     served = Served(home, tmp_path / "project")
     served.start()
     try:
@@ -131,6 +132,10 @@ async def test_the_rules_in_force_stand_with_file_and_line(home: Path, tmp_path:
         await go(page, "policy")
         row = page.get_by_role("table", name="Rules in force").get_by_role("row").last
         await expect(row.get_by_role("cell")).to_have_text(["deny", "tool = shell", f"{home}/settings.toml:1"])
+        budget = page.get_by_role("table", name="Budgets").get_by_role("row").last
+        await expect(budget.get_by_role("cell")).to_have_text(
+            ["9 bytes sent out", "day", "read_file", f"{home}/settings.toml:5"]
+        )
     finally:
         served.stop()
 
@@ -157,3 +162,46 @@ async def _stats(page: Page) -> None:
     await expect(cells.first).to_have_text("write_file")
     await expect(cells.nth(7)).to_have_text("1")
     await expect(cells.last).to_have_text(re.compile(r"\d"))
+
+
+async def test_a_suggested_rule_stands_with_its_counts_and_is_saved_after_a_yes(
+    home: Path, served: Served, new_page: NewPage
+) -> None:
+    page = await new_page(served)
+    await go(page, "inbox")
+    for text in ("one", "two", "three"):
+        writing = asyncio.to_thread(served.call, "write_file", path="notes.md", content=text)
+        task = asyncio.create_task(writing)
+        await question(page, "write_file").get_by_role("button", name="Allow once").click()
+        assert (await task)["ok"]
+    await go(page, "policy")
+    await page.get_by_role("link", name="Suggested rules").click()
+    card = page.get_by_role("article", name="Suggested: write_file")
+    await expect(card).to_contain_text("3 times, 3 by a person")
+    await expect(card).to_contain_text("3 ask → allow")
+    await expect(card).to_contain_text('path = "notes.md"')
+    assert not (home / "rules.toml").exists()
+    await page.get_by_label("Agreed to at least").select_option("5")
+    await expect(card).to_have_count(0)
+    await page.get_by_label("Agreed to at least").select_option("3")
+    await card.get_by_role("button", name="Save this rule").click()
+    await question(page, "save_rule").get_by_role("button", name="Allow once").click()
+    await expect(page.locator(".told")).to_contain_text("Saved in")
+    await expect(card).to_have_count(0)
+    assert (await asyncio.to_thread(served.call, "write_file", path="notes.md", content="four"))["ok"]
+
+
+async def test_a_rule_against_which_a_denial_speaks_cannot_be_saved(served: Served, new_page: NewPage) -> None:
+    page = await new_page(served)
+    await go(page, "inbox")
+    for answer in ("Allow once", "Allow once", "Allow once", "Deny"):
+        writing = asyncio.to_thread(served.call, "write_file", path="notes.md", content="x")
+        task = asyncio.create_task(writing)
+        await question(page, "write_file").get_by_role("button", name=answer).click()
+        if answer == "Deny":
+            await page.get_by_role("button", name="Deny", exact=True).click()
+        assert (await task)["ok"] is (answer != "Deny")
+    await go(page, "suggestions")
+    card = page.get_by_role("article", name="Not suggested: write_file")
+    await expect(card).to_contain_text("It would have allowed a call that was denied.")
+    await expect(card.get_by_role("button")).to_have_count(0)

@@ -1509,6 +1509,21 @@ async def test_of_two_who_change_one_version_of_an_entry_one_does(world: World) 
     assert (changed.applied, changed.entry.version) == (True, stands.version + 1)
 
 
+async def test_a_change_of_one_version_that_is_sent_again_is_applied_as_the_first_time(world: World) -> None:
+    one, other = await world.open(), await world.open()
+    put = PutEntry(kind="k", name="n", value="v", expected=0)
+    [first] = await one.commit(put)
+    [again] = await one.commit(put)
+    [elsewhere] = await other.commit(put)  # which remembers nothing of it
+    assert first.applied and first == again == elsewhere
+    [alike] = await other.commit(PutEntry(kind="k", name="n", value="v", expected=0))
+    assert alike == EntryReceipt(False, first.entry), "somebody else who wants the same"
+    [changed] = await other.commit(PutEntry(kind="k", name="n", value="w", expected=first.entry.version))
+    [late] = await one.commit(put)
+    assert late == EntryReceipt(False, changed.entry)
+    assert [*await one.entries("k")] == [changed.entry]
+
+
 async def test_an_entry_that_is_set_to_its_value_stays_as_it_is(store: Any) -> None:
     [first] = await store.commit(PutEntry(kind="k", name="n", value="v"))
     assert await store.commit(PutEntry(kind="k", name="n", value="v")) == (first,)

@@ -45,9 +45,13 @@ class ServerProcess:
         self.signal(signal.SIGKILL)
         self.process.wait(LIMIT_S)
 
-    async def close(self) -> None:
-        for each in self._clients:
+    async def close_clients(self) -> None:
+        clients, self._clients = self._clients, []
+        for each in clients:
             await each.http.aclose()
+
+    async def close(self) -> None:
+        await self.close_clients()
         self.process.send_signal(signal.SIGCONT)
         assert self.process.stdin is not None and self.process.stdout is not None
         if self.process.poll() is None:
@@ -76,7 +80,7 @@ class Cluster:
     def settings(self, text: str, replies: str = "") -> None:
         """Settings of all servers, and what their model says."""
         script = self.base / "model.toml"
-        usual = "chunk = 24\ndelay_s = 0.02\n" + f"[[replies]]\ntext = {json.dumps(GREETING)}\n" * 9
+        usual = "chunk = 24\ndelay_s = 0.02\n" + f"[[replies]]\ntext = {json.dumps(GREETING)}\n" * 30
         script.write_text(replies or usual)
         model = f'model = "played"\n[models.played]\nkind = "scripted"\npath = "{script}"\n'
         self._settings = model + text
@@ -142,7 +146,42 @@ class Cluster:
         (self.base / "go").touch()
 
 
+class StandingCluster(Cluster):
+    """Servers that several tests use one after the other: none may stop them or need others."""
+
+    def __init__(self, base: Path, location: PostgresLocation) -> None:
+        super().__init__(base, location)
+        self._given = 0
+
+    def start(self, name: str = "", **environment: str) -> ServerProcess:
+        assert not name and not environment, "a server of its own needs a cluster of its own"
+        self._given += 1
+        if self._given <= len(self._servers):
+            return self._servers[self._given - 1]
+        return super().start()
+
+    async def end_test(self) -> None:
+        """Leave nothing that belongs to one test."""
+        self._given = 0
+        for each in self._servers:
+            await each.close_clients()
+            assert each.process.poll() is None
+        for left in ("done.log", "go"):
+            (self.base / left).unlink(missing_ok=True)
+
+
 async def until(condition: Callable[[], Any]) -> None:
     async with asyncio.timeout(LIMIT_S):
         while not condition():
             await asyncio.sleep(0.01)
+
+
+async def stopped(server: ServerProcess) -> None:
+    """Until the kernel says so."""
+    server.signal(signal.SIGSTOP)
+
+    def state() -> str:
+        with open(f"/proc/{server.pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+
+    await until(lambda: state() == "T")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import callgate
 from callgate import ToolContext, tool
+from callgate.surfaces.http.servers import carrying
 
 HERE = Path(os.environ["SERVERS_TEST"])
 LOG = HERE / "done.log"
@@ -78,6 +79,12 @@ def set_clock(ahead_s: float) -> None:
     time.time = lambda: right() + ahead_s
 
 
+def set_patience(limit_s: float) -> None:
+    """How long another server may be silent until it is asked, and how long that may take."""
+    carrying._SILENT_S = carrying._HEALTH_S = limit_s
+
+
 if __name__ == "__main__":
     set_clock(float(os.environ.get("SERVERS_AHEAD", "0")))
+    set_patience(float(os.environ.get("SERVERS_PATIENCE", carrying._SILENT_S)))
     asyncio.run(main(sys.argv[1]))

@@ -18,16 +18,16 @@ from tests.servers.clusters import Cluster, until
 from tests.unit.surfaces.http.instances import Client
 
 
-async def test_a_call_in_a_session_of_another_server_runs_there(cluster: Cluster) -> None:
-    a, b = cluster.start(), cluster.start()
+async def test_a_call_in_a_session_of_another_server_runs_there(standing: Cluster) -> None:
+    a, b = standing.start(), standing.start()
     session = await a.client().session()
     result = await b.client().call("show", session, what="from afar")
     assert (result["ok"], result["value"]) == (True, f"from afar {a.pid}")
     assert (await a.client().call("show", session, what="near"))["value"] == f"near {a.pid}"
 
 
-async def test_events_of_a_carried_call_are_streamed_as_they_happen(cluster: Cluster) -> None:
-    a, b = cluster.start(), cluster.start()
+async def test_events_of_a_carried_call_are_streamed_as_they_happen(standing: Cluster) -> None:
+    a, b = standing.start(), standing.start()
     session = await a.client().session(mode="write")
     body = {"tool": "hold", "arguments": {"name": "x"}, "session": session}
     accept = {"accept": "text/event-stream"}
@@ -36,11 +36,11 @@ async def test_events_of_a_carried_call_are_streamed_as_they_happen(cluster: Clu
         lines = response.aiter_lines()
         seen = [line async for line in until_line(lines, "tool.called")]
         assert seen, "it was told before the call ended"
-        cluster.go()
+        standing.go()
         rest = [line async for line in lines]
     result = json.loads(rest[rest.index("event: result") + 1].removeprefix("data: "))
     assert (result["ok"], result["value"]) == (True, "x")
-    assert cluster.done_by(a) == ["begin x", "end x"]
+    assert standing.done_by(a) == ["begin x", "end x"]
 
 
 async def until_line(lines: Any, text: str) -> Any:
@@ -50,31 +50,31 @@ async def until_line(lines: Any, text: str) -> Any:
             return
 
 
-async def test_a_caller_who_leaves_takes_its_carried_call_along(cluster: Cluster) -> None:
-    a, b = cluster.start(), cluster.start()
+async def test_a_caller_who_leaves_takes_its_carried_call_along(standing: Cluster) -> None:
+    a, b = standing.start(), standing.start()
     session = await a.client().session(mode="write")
     calling = asyncio.create_task(b.client().call("hold", session, name="x"))
-    await cluster.until_done("begin x")
+    await standing.until_done("begin x")
     calling.cancel()
     await asyncio.wait({calling})
-    await cluster.until_done("cancelled x")
-    assert cluster.done_by(a) == ["begin x", "cancelled x"]
+    await standing.until_done("cancelled x")
+    assert standing.done_by(a) == ["begin x", "cancelled x"]
 
 
-async def test_a_caller_who_stops_reading_the_events_takes_its_carried_call_along(cluster: Cluster) -> None:
-    a, b = cluster.start(), cluster.start()
+async def test_a_caller_who_stops_reading_the_events_takes_its_carried_call_along(standing: Cluster) -> None:
+    a, b = standing.start(), standing.start()
     session = await a.client().session(mode="write")
     body = {"tool": "hold", "arguments": {"name": "x"}, "session": session}
     accept = {"accept": "text/event-stream"}
     async with b.client().http.stream("POST", "/v1/calls", json=body, headers=accept) as response:
         assert response.status_code == 200
-        await cluster.until_done("begin x")
-    await cluster.until_done("cancelled x")
-    assert cluster.done_by(a) == ["begin x", "cancelled x"]
+        await standing.until_done("begin x")
+    await standing.until_done("cancelled x")
+    assert standing.done_by(a) == ["begin x", "cancelled x"]
 
 
-async def test_a_session_is_changed_and_closed_from_any_server(cluster: Cluster) -> None:
-    a, b = cluster.start(), cluster.start()
+async def test_a_session_is_changed_and_closed_from_any_server(standing: Cluster) -> None:
+    a, b = standing.start(), standing.start()
     session = await a.client().session()
     path = f"/v1/sessions/{session}"
     changed = await b.client().http.patch(path, json={"mode": "read", "title": "Renamed"})
@@ -88,11 +88,11 @@ async def test_a_session_is_changed_and_closed_from_any_server(cluster: Cluster)
 
 
 @pytest.mark.parametrize("tool", ["hold", "wait"])
-async def test_a_call_is_cancelled_from_any_server(cluster: Cluster, tool: str) -> None:
-    a, b = cluster.start(), cluster.start()
+async def test_a_call_is_cancelled_from_any_server(standing: Cluster, tool: str) -> None:
+    a, b = standing.start(), standing.start()
     session = await a.client().session(mode="write")
     calling = asyncio.create_task(a.client().call(tool, session, name="x"))
-    await cluster.until_done("begin x")
+    await standing.until_done("begin x")
     (row,) = (await b.client().get("/v1/calls", state="running"))["calls"]
     assert (row["tool"], row["session_id"]) == (tool, session)
     answer = await b.client().http.delete(f"/v1/calls/{row['id']}")
@@ -104,8 +104,8 @@ async def test_a_call_is_cancelled_from_any_server(cluster: Cluster, tool: str) 
     assert unknown.status_code == 404
 
 
-async def test_who_asks_is_recorded_by_the_owner_as_its_own_server_found_them(cluster: Cluster) -> None:
-    a, b = cluster.start(), cluster.start()
+async def test_who_asks_is_recorded_by_the_owner_as_its_own_server_found_them(standing: Cluster) -> None:
+    a, b = standing.start(), standing.start()
     session = await a.client().session()
     body = {"tool": "show", "arguments": {"what": "x"}, "session": session}
     answer = await b.client().http.post("/v1/calls", json=body, headers={"user-agent": "the-true-caller/1"})
@@ -115,11 +115,11 @@ async def test_who_asks_is_recorded_by_the_owner_as_its_own_server_found_them(cl
         assert (row["client"], row["caller"]) == ("the-true-caller/1", "http")
 
 
-async def test_a_session_of_a_process_that_is_no_server_stays_locked(cluster: Cluster) -> None:
-    a = cluster.start()
+async def test_a_session_of_a_process_that_is_no_server_stays_locked(standing: Cluster) -> None:
+    a = standing.start()
     session = await a.client().session()
     await a.client().http.delete(f"/v1/sessions/{session}")
-    async with await cluster.open_store() as store:
+    async with await standing.open_store() as store:
         await store.commit(Acquire(session=session, owner=store.owner, at=0.0))
         answer = await a.client().post("/v1/calls", tool="show", arguments={}, session=session)
         assert (answer.status_code, answer.json()["error"]["reason"]) == (409, "session_locked")
@@ -146,21 +146,21 @@ async def test_calls_sent_to_both_servers_at_once_keep_the_cap_of_their_session(
     assert (most, len(cluster.done_by(a))) == (3, 20)
 
 
-async def test_a_change_is_undone_from_any_server(cluster: Cluster) -> None:
-    a, b = cluster.start(), cluster.start()
+async def test_a_change_is_undone_from_any_server(standing: Cluster) -> None:
+    a, b = standing.start(), standing.start()
     session = await a.client().session(mode="write")
-    (cluster.ws / "a.txt").write_text("before")
+    (standing.ws / "a.txt").write_text("before")
     written = await b.client().call("write_file", session, path="a.txt", content="after")
     assert written["ok"], written
-    assert (cluster.ws / "a.txt").read_text() == "after"
+    assert (standing.ws / "a.txt").read_text() == "after"
     undone = await b.client().post(f"/v1/sessions/{session}/undo", confirmed=True)
     assert (undone.status_code, undone.json()["ok"]) == (200, True), undone.text
-    assert (cluster.ws / "a.txt").read_text() == "before"
+    assert (standing.ws / "a.txt").read_text() == "before"
 
 
 @pytest.mark.parametrize("tool", ["put", "show"])
-async def test_what_happened_at_one_server_is_read_at_once_at_another(cluster: Cluster, tool: str) -> None:
-    a, b = cluster.start(), cluster.start()
+async def test_what_happened_at_one_server_is_read_at_once_at_another(standing: Cluster, tool: str) -> None:
+    a, b = standing.start(), standing.start()
     session, near, far = await a.client().session(mode="write"), a.client(), b.client()
     for number in range(6):
         call = (await (near, far)[number % 2].call(tool, session, what=str(number)))["call_id"]
@@ -226,21 +226,21 @@ async def listed(client: Client, path: str, name: str) -> list[str]:
         before = f"&before={page['before']}"
 
 
-@pytest.mark.parametrize("cluster", ["postgres"], indirect=True)  # those of one home have their own
-async def test_servers_of_one_store_take_the_same_token(cluster: Cluster) -> None:
-    a, b = cluster.start(), cluster.start()
-    token = (cluster.home_of("a") / "run" / f"{a.pid}.token").read_text().strip()
-    await until(lambda: (cluster.home_of("b") / "run" / f"{b.pid}.token").read_text().strip() == token)
+@pytest.mark.parametrize("standing", ["postgres"], indirect=True)  # those of one home have their own
+async def test_servers_of_one_store_take_the_same_token(standing: Cluster) -> None:
+    a, b = standing.start(), standing.start()
+    token = (standing.home_of("a") / "run" / f"{a.pid}.token").read_text().strip()
+    await until(lambda: (standing.home_of("b") / "run" / f"{b.pid}.token").read_text().strip() == token)
     for server in (a, b):
         assert (await server.client(token).http.get("/v1/instance")).status_code == 200
         assert (await server.client("x").http.get("/v1/instance")).status_code == 401
 
 
-@pytest.mark.parametrize("cluster", ["postgres"], indirect=True)
-async def test_a_login_link_of_one_server_logs_a_browser_in_at_all_of_them(cluster: Cluster) -> None:
-    a, b = cluster.start(), cluster.start()
-    token = (cluster.home_of("a") / "run" / f"{a.pid}.token").read_text().strip()
-    await until(lambda: (cluster.home_of("b") / "run" / f"{b.pid}.token").read_text().strip() == token)
+@pytest.mark.parametrize("standing", ["postgres"], indirect=True)
+async def test_a_login_link_of_one_server_logs_a_browser_in_at_all_of_them(standing: Cluster) -> None:
+    a, b = standing.start(), standing.start()
+    token = (standing.home_of("a") / "run" / f"{a.pid}.token").read_text().strip()
+    await until(lambda: (standing.home_of("b") / "run" / f"{b.pid}.token").read_text().strip() == token)
     link = (await a.client(token).post("/v1/login")).json()["url"]
     path = "/login?" + link.partition("/login?")[2]
     answers = [await server.client(None).http.get(path) for server in (b, a)]

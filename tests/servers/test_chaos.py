@@ -17,7 +17,8 @@ SESSIONS = 4
 CALLERS = 6
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(60, marks=[pytest.mark.soak, pytest.mark.timeout(600)])])
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kills", [8, pytest.param(60, marks=pytest.mark.soak)])
 async def test_calls_with_effects_run_at_most_once_while_their_servers_are_killed(cluster: Cluster, kills: int) -> None:
     chance = random.Random(kills)
     servers = [cluster.start(f"s{number}") for number in range(3)]

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from callgate.surfaces.http.addresses import Address, BadAddress, Names, read_advertised
-from tests.servers.clusters import LIMIT_S, Cluster
+from tests.servers.clusters import LIMIT_S, Cluster, stopped
 
 
 async def test_each_server_lists_all_that_live(cluster: Cluster) -> None:
@@ -48,8 +50,8 @@ async def test_a_server_that_does_not_answer_is_listed_as_such(cluster: Cluster)
     assert found[0]["warning"]
 
 
-async def test_a_question_at_one_server_is_put_to_the_only_person_who_is_at_another(cluster: Cluster) -> None:
-    a, b = cluster.start(), cluster.start()
+async def test_a_question_at_one_server_is_put_to_the_only_person_who_is_at_another(standing: Cluster) -> None:
+    a, b = standing.start(), standing.start()
     refused = await a.client().call("put", what="before")
     assert refused["error"]["reason"] == "no_confirmer"
     async with b.client().stream() as watcher:
@@ -62,15 +64,15 @@ async def test_a_question_at_one_server_is_put_to_the_only_person_who_is_at_anot
         assert (await calling)["value"] == "put x"
         late = await a.client().post(f"/v1/confirmations/{id}", decision="deny")
         assert (late.status_code, late.json()["decision"], late.json()["applied"]) == (409, "allow", False)
-    assert cluster.done_by(a) == ["put x"]
+    assert standing.done_by(a) == ["put x"]
     async with asyncio.timeout(LIMIT_S):
-        while (await entries(cluster))["b"]["people"]:
+        while (await entries(standing))["b"]["people"]:
             pass
     assert (await a.client().call("put", what="after"))["error"]["reason"] == "no_confirmer"
 
 
-async def test_somebody_who_answers_for_one_session_is_not_there_for_another(cluster: Cluster) -> None:
-    a, b = cluster.start(), cluster.start()
+async def test_somebody_who_answers_for_one_session_is_not_there_for_another(standing: Cluster) -> None:
+    a, b = standing.start(), standing.start()
     mine, other = await a.client().session(), await a.client().session()
     async with b.client().stream() as watcher:
         await watcher.subscribe(session=mine, confirmer=True)
@@ -83,11 +85,11 @@ async def test_somebody_who_answers_for_one_session_is_not_there_for_another(clu
         )
         assert sorted(each.status_code for each in answers) == [200, 409, 409, 409, 409, 409]
         assert (await calling)["ok"]
-    assert cluster.done_by(a) == ["put x"]
+    assert standing.done_by(a) == ["put x"]
 
 
-async def test_the_arguments_of_a_call_are_amended_from_any_server(cluster: Cluster) -> None:
-    a, b = cluster.start(), cluster.start()
+async def test_the_arguments_of_a_call_are_amended_from_any_server(standing: Cluster) -> None:
+    a, b = standing.start(), standing.start()
     async with b.client().stream() as watcher:
         await watcher.subscribe(confirmer=True)
         calling = asyncio.create_task(a.client().call("put", what="x"))
@@ -167,3 +169,56 @@ def test_the_advertised_name_is_one_of_ours_and_no_other_is() -> None:
     assert names.is_ours("gate-1.example") and names.is_ours("10.0.0.7:4177")
     for host in ("gate-1.example:4177", "gate-2.example", "example", "gate-1.example.evil"):
         assert not names.is_ours(host), host
+
+
+@pytest.mark.parametrize("cluster", ["postgres"], indirect=True)  # those of one home have one log
+async def test_calls_are_counted_in_the_logs_of_all_servers(cluster: Cluster) -> None:
+    a, b = cluster.start(), cluster.start()
+    for server, calls in ((a, 3), (b, 2)):
+        client = server.client()
+        session = await client.session()
+        for number in range(calls):
+            assert (await client.call("show", session, what=str(number)))["ok"]
+        assert not (await client.call("read_file", session, path="none.txt"))["ok"]
+        await client.call("put", session, what="x")  # nobody is there to ask
+    by_server = [await server.client().get("/v1/stats") for server in (a, b)]
+    for stats in by_server:
+        counts = {each["tool"]: (each["calls"], each["errors"], each["denials"]) for each in stats["tools"]}
+        assert counts == {"show": (5, 0, 0), "read_file": (2, 2, 0), "put": (2, 0, 2)}
+        assert sum(each["calls"] for each in stats["times"]) == 9
+        assert {each["tool"]: each["count"] for each in stats["errors"]} == {"read_file": 2, "put": 2}
+        assert stats["missing"] == []
+    times = [{each["tool"]: each["p95_ms"] for each in stats["tools"]} for stats in by_server]
+    assert times[0] == times[1]
+    await stopped(b)
+    alone = await a.client().get("/v1/stats")
+    b.signal(signal.SIGCONT)
+    assert alone["missing"] == ["b"]
+    assert {each["tool"]: each["calls"] for each in alone["tools"]} == {"show": 3, "read_file": 1, "put": 1}
+
+
+@pytest.mark.parametrize("cluster", ["postgres"], indirect=True)
+async def test_a_copy_of_a_home_that_is_in_use_is_refused_and_another_server_of_that_home_is_not(
+    cluster: Cluster,
+) -> None:
+    a = cluster.start()
+    home, copy = cluster.home_of("a"), cluster.home_of("b")
+    shutil.copy(home / "home.id", copy / "home.id")
+    refused = await serve_once(copy, cluster)
+    assert refused.returncode != 0
+    assert "its home was copied from one in which a server runs now" in refused.stderr
+    assert "remove the file home.id of the copy" in refused.stderr
+    beside = cluster.start("c", CALLGATE_HOME=str(home))
+    assert sorted(each["label"] for each in (await a.client().get("/v1/servers"))["servers"]) == ["a", "c"]
+    await beside.close()
+    a.kill()
+    b = cluster.start("b")  # as a home that was moved, with whoever used it gone
+    assert [each["label"] for each in (await b.client().get("/v1/servers"))["servers"]] == ["b"]
+
+
+async def serve_once(home: Path, cluster: Cluster) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "callgate", "serve", "--http", "127.0.0.1:0", "--workspace", str(cluster.ws)]
+    environment = {**os.environ, "CALLGATE_HOME": str(home)}
+    return await asyncio.to_thread(
+        subprocess.run, command, env=environment, capture_output=True, text=True, timeout=LIMIT_S
+    )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers.clusters import Cluster, ServerProcess, until
+from tests.servers.clusters import Cluster, stopped
 from tests.unit.surfaces.http.instances import Client
 
 
@@ -18,17 +18,6 @@ async def events_of(client: Client, session: str) -> list[Any]:
 
 async def ends_of(client: Client, session: str, type: str) -> list[Any]:
     return [each for each in await events_of(client, session) if each["type"] == type]
-
-
-async def stopped(server: ServerProcess) -> None:
-    """Until the kernel says so."""
-    server.signal(signal.SIGSTOP)
-
-    def state() -> str:
-        with open(f"/proc/{server.pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
-
-    await until(lambda: state() == "T")
 
 
 async def test_the_session_of_a_killed_server_is_taken_over_and_its_call_interrupted_once(cluster: Cluster) -> None:
@@ -76,7 +65,7 @@ async def test_a_stopped_owner_gives_a_clear_refusal_and_nothing_runs(cluster: C
 
 
 async def test_an_owner_that_stops_within_a_call_leaves_its_outcome_unknown_and_runs_it_once(cluster: Cluster) -> None:
-    a, b = cluster.start(), cluster.start()
+    a, b = cluster.start(), cluster.start(SERVERS_PATIENCE="0.5")
     session = await a.client().session(mode="write")
     calling = asyncio.create_task(b.client().post("/v1/calls", tool="hold", arguments={"name": "x"}, session=session))
     await cluster.until_done("begin x")

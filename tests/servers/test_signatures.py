@@ -107,11 +107,11 @@ async def send(server: ServerProcess, header: str, body: bytes, target: str = "/
         return await client.post(target, content=body, headers=headers)
 
 
-async def test_a_server_refuses_what_is_forged_altered_replayed_or_stale(cluster: Cluster) -> None:
-    a = cluster.start()
+async def test_a_server_refuses_what_is_forged_altered_replayed_or_stale(standing: Cluster) -> None:
+    a = standing.start()
     me = (await a.client().get("/v1/server"))["id"]
     body = msgspec.json.encode({"tool": "show", "arguments": {"what": "x"}})
-    async with await cluster.open_store() as store:
+    async with await standing.open_store() as store:
         (key_text,) = await store.commit(PutSecret(name=KEY, value=new_key()))
     key = bytes.fromhex(key_text)
 
@@ -143,12 +143,12 @@ async def test_a_server_refuses_what_is_forged_altered_replayed_or_stale(cluster
     assert both.status_code == 401, "a token beside a bad signature does not help"
 
 
-async def test_a_carried_request_is_never_carried_on(cluster: Cluster) -> None:
-    a, b = cluster.start(), cluster.start()
+async def test_a_carried_request_is_never_carried_on(standing: Cluster) -> None:
+    a, b = standing.start(), standing.start()
     session = await a.client().session()
     await b.client().call("show", session)  # so that there is a key
     other = (await b.client().get("/v1/server"))["id"]
-    async with await cluster.open_store() as store:
+    async with await standing.open_store() as store:
         key = bytes.fromhex(await store.get_secret(KEY) or "")
     body = msgspec.json.encode({"tool": "show", "arguments": {}, "session": session})
     one = carried(to=other, target="/v1/calls", body_sha256=hash_of(body), at=time.time())

@@ -24,8 +24,10 @@ async def until_event(watcher: Watcher, type: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("everything", [False, True])
-async def test_a_turn_is_begun_and_watched_at_a_server_that_does_not_own_it(cluster: Cluster, everything: bool) -> None:
-    a, b = cluster.start(), cluster.start()
+async def test_a_turn_is_begun_and_watched_at_a_server_that_does_not_own_it(
+    standing: Cluster, everything: bool
+) -> None:
+    a, b = standing.start(), standing.start()
     session = await a.client().session()
     async with b.client().stream() as far, a.client().stream() as near:
         wanted = {} if everything else {"session": session}
@@ -42,8 +44,8 @@ async def test_a_turn_is_begun_and_watched_at_a_server_that_does_not_own_it(clus
     assert [each["event"]["id"] for each in seen] == [each["event"]["id"] for each in expected]
 
 
-async def test_deltas_come_of_the_sessions_that_are_watched_and_of_no_other(cluster: Cluster) -> None:
-    a, b = cluster.start(), cluster.start()
+async def test_deltas_come_of_the_sessions_that_are_watched_and_of_no_other(standing: Cluster) -> None:
+    a, b = standing.start(), standing.start()
     first, second, third = [await a.client().session() for _ in range(3)]
     async with b.client().stream() as watcher:
         await watcher.subscribe("one", preset="chat", session=first)
@@ -93,8 +95,8 @@ async def test_a_turn_under_way_is_seen_as_such_everywhere(cluster: Cluster) -> 
     assert error["details"] == {"turn_id": begun.json()["turn_id"]}
 
 
-async def test_events_of_many_calls_at_both_servers_are_seen_once_and_in_order_at_each(cluster: Cluster) -> None:
-    a, b = cluster.start(), cluster.start()
+async def test_events_of_many_calls_at_both_servers_are_seen_once_and_in_order_at_each(standing: Cluster) -> None:
+    a, b = standing.start(), standing.start()
     session = await a.client().session(mode="write")
     count = 40
 
@@ -139,15 +141,15 @@ async def test_a_client_sees_the_deltas_of_the_server_that_took_a_session_over(c
     assert "output.chat_delta" in [each["event"]["type"] for each in frames]
 
 
-async def test_a_snapshot_shows_what_runs_at_another_server(cluster: Cluster) -> None:
-    a, b = cluster.start(), cluster.start()
+async def test_a_snapshot_shows_what_runs_at_another_server(standing: Cluster) -> None:
+    a, b = standing.start(), standing.start()
     session = await a.client().session()
     calling = asyncio.create_task(a.client().call("wait", session, name="x"))
-    await cluster.until_done("begin x")
+    await standing.until_done("begin x")
     async with b.client().stream() as watcher:
         for id, wanted in (("one", {"session": session}), ("all", {})):
             await watcher.send(type="subscribe", id=id, snapshot=True, **wanted)
             snapshot = await watcher.until(lambda frame: frame["type"] == "snapshot")
             assert [(each["tool"], each["state"]) for each in snapshot["calls"]] == [("wait", "running")]
-    cluster.go()
+    standing.go()
     assert (await calling)["value"] == "x"

@@ -1,4 +1,4 @@
-"""constraints.txt and benchmarks/peers.txt pin what pyproject.toml asks for, by hash, and name no place."""
+"""constraints.txt and the lists of the benchmarks pin what is asked for, by hash, and name no place."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from scripts.peers import ENGINES
 from tests.spec.requirements import TESTS
 
 _TEXT = (TESTS.parent / "constraints.txt").read_text(encoding="utf-8")
+_SAFETY = (TESTS.parent / "safety" / "requirements.txt").read_text(encoding="utf-8")
 _PEERS = (TESTS.parent / "benchmarks" / "peers.txt").read_text(encoding="utf-8")
+_ENGINES = (TESTS.parent / "benchmarks" / "engines.txt").read_text(encoding="utf-8")
 _PYPROJECT = tomllib.loads((TESTS.parent / "pyproject.toml").read_text(encoding="utf-8"))
 _PIN = re.compile(r"([a-z0-9-]+)==([\w.]+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n")
 
@@ -31,13 +34,13 @@ def _unmet(requirements: list[str], pins: dict[str, str]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("text", [_TEXT, _PEERS], ids=["constraints", "peers"])
+@pytest.mark.parametrize("text", [_TEXT, _PEERS, _SAFETY, _ENGINES], ids=["constraints", "peers", "safety", "engines"])
 def test_every_line_is_a_comment_or_a_pin_with_hashes(text: str) -> None:
     rest = _PIN.sub("", text)
     assert [line for line in rest.splitlines() if line and not line.startswith("# ")] == []
 
 
-@pytest.mark.parametrize("text", [_TEXT, _PEERS], ids=["constraints", "peers"])
+@pytest.mark.parametrize("text", [_TEXT, _PEERS, _SAFETY, _ENGINES], ids=["constraints", "peers", "safety", "engines"])
 def test_no_address_is_named(text: str) -> None:
     assert re.findall(r"\w+://|--index|--find-links|--extra", text) == []
 
@@ -59,3 +62,15 @@ def test_what_the_benchmarks_need_is_pinned_beside_what_callgate_runs_on() -> No
     peers = _pins(_PEERS)
     assert running.keys() & peers.keys() == set()
     assert _unmet(_PYPROJECT["project"]["optional-dependencies"]["bench"], running | peers) == []
+
+
+def test_what_the_safety_figure_needs_is_pinned_beside_what_callgate_runs_on() -> None:
+    running = _pins(_TEXT.partition("\n# for development\n")[0])
+    safety = _pins(_SAFETY)
+    assert running.keys() & safety.keys() == set()
+    assert _unmet(_PYPROJECT["project"]["optional-dependencies"]["safety"], running | safety) == []
+    assert {"agentdojo", "inspect-evals"} <= safety.keys()
+
+
+def test_the_engines_that_are_measured_beside_it_are_pinned() -> None:
+    assert ENGINES and {*ENGINES} <= _pins(_ENGINES).keys()

@@ -37,6 +37,11 @@ ENTRIES = {
     "callgate_catalogue.speech.voice": "its own process, by `speech/speaker.py`",
     **{f"callgate_catalogue.{name}.pack": "an entry point" for name in ("google", "web", "documents", "speech")},
     "callgate_catalogue.commands": "an entry point",
+    "callgate.adapters.inspect_registry": "an entry point",
+    **{
+        f"callgate.adapters.{name}": "imported by a program that has the framework"
+        for name in ("agno", "claude_agent_sdk", "fastmcp", "langchain", "openai_agents", "pydantic_ai")
+    },
     "callgate.sandbox.backends.seatbelt": "the profile of macOS, where nothing is started yet",
 }
 """Modules that nothing imports, and what starts them."""

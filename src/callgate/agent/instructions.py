@@ -16,6 +16,10 @@ _MODES = {
     Mode.NONE: "You have no tools.",
     Mode.READ: "You may look, but not change anything.",
     Mode.ASK: "The user is asked before you change anything; a refusal is an answer, not an error.",
+    Mode.GUARDED: (
+        "You may change files and run commands in the sandbox. The user is asked before anything"
+        " goes to a destination that they did not name; a refusal is an answer, not an error."
+    ),
     Mode.WRITE: "You may change files and run commands without asking.",
 }
 

@@ -36,7 +36,7 @@ def _catalogue(registry: Registry, session: Session) -> list[ToolDefinition]:
     return [
         msgspec.structs.replace(tool.definition, name=name, aliases=())
         for name, tool in found
-        if tool is not None and registry.hidden_because(tool, session) is None
+        if tool is not None and registry.unusable_because(tool, session) is None
     ]
 
 

@@ -49,6 +49,8 @@ class CallRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     source: str | None = None
     policy: str | None = None
     """What decided, and where it stands."""
+    provenance: tuple[str, ...] = ()
+    """Where its destinations come from, a line each."""
     confirmation_id: str | None = None
     answered_by: str | None = None
     sandbox: str | None = None
@@ -64,6 +66,8 @@ class CallRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The id in its events, where that is not `call_id`."""
     end: str | None = None
     """The type of the event with which it ended, where `error_class` does not tell it."""
+    trace: str | None = None
+    """The `traceparent` that its caller sent, where telemetry is on."""
     chain: str = ""
     n: int = 0
     """Its number in its chain, from 1; given by the log, as the fields around it are."""

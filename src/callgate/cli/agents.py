@@ -20,7 +20,7 @@ from callgate.config.load import SettingsError, load_user
 from callgate.core.errors import ToolErrorClass
 from callgate.core.models import ModelError, ModelErrorKind
 from callgate.core.results import ToolResult
-from callgate.core.sessions import Mode, Session
+from callgate.core.sessions import Mode, Session, pool_workspace
 from callgate.core.stored import StoredSession
 from callgate.core.stores import Store
 from callgate.wiring.runtime import Wired
@@ -45,6 +45,14 @@ class Chosen(NamedTuple):
     """About these a person is asked, since before the session was resumed."""
     seen: int = 0
     """How many events it had before."""
+
+
+def pool_of(options: Namespace) -> str | None:
+    """`POOL` or `POOL/WORKSPACE` of the remote workers that the options name; None: none."""
+    named = pool_workspace(options.workspace)
+    if options.pool is not None and named is not None:
+        raise CliError("--pool and --workspace name two places")
+    return options.pool if named is None else f"{named.pool}/{named.name}"
 
 
 def is_configured() -> bool:
@@ -101,7 +109,7 @@ async def choose_session(wired: Wired, options: Namespace, fresh: Session) -> Ch
         if options.resume is not None:
             stored = await find_session(store, options.resume)
         else:
-            stored = await _newest(store, fresh.workspace)
+            stored = await newest(store, fresh.workspace)
     chosen = await resume(wired, stored)
     if options.mode is not None:
         await set_mode(wired, chosen.session, Mode(options.mode))
@@ -110,6 +118,11 @@ async def choose_session(wired: Wired, options: Namespace, fresh: Session) -> Ch
 
 async def resume(wired: Wired, stored: StoredSession) -> Chosen:
     """Take a session over, with what is still asked in it."""
+    if pool_workspace(stored.workspace) is not None:
+        raise CliError(
+            f"session {stored.id} works in {stored.workspace}, on remote workers",
+            hint="--pool goes on with it.",
+        )
     if not os.path.isdir(stored.workspace):
         raise not_found(f"the workspace {stored.workspace} of session {stored.id} is not there")
     with explained():
@@ -124,7 +137,7 @@ async def set_mode(wired: Wired, session: Session, mode: Mode) -> None:
         session.mode = mode
 
 
-async def _newest(store: Store, workspace: str) -> StoredSession:
+async def newest(store: Store, workspace: str) -> StoredSession:
     """The session of a workspace in which something was last said."""
     cursor: str | None = None
     while True:

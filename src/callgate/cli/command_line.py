@@ -26,7 +26,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "work": ("chat", "run", "tools", "call", "preview", "undo", "parse"),
     "permissions": ("policy", "trust", "confirmations"),
     "records": ("watch", "audit", "events", "sessions", "prune", "store"),
-    "setup": ("init", "doctor", "keys", "auth", "completion", "demo"),
+    "setup": ("init", "doctor", "keys", "auth", "notify", "completion", "demo"),
     "sources": ("host", "hosts", "mcp"),
     "knowledge": ("skills", "memory"),
     "instances": (
@@ -37,6 +37,8 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
         "dashboard",
         "acp",
         "acp-proxy",
+        "hook",
+        "sandbox",
         "mcp",
         "worker",
         "workers",
@@ -52,7 +54,7 @@ VERBOSE_THEMSELVES = ("call", "acp")
 """Commands whose own -v says more than who answered."""
 _LOCAL = frozenset(
     ("init", "keys", "auth", "completion", "demo", "parse", "trust", "host", "skills", "memory",
-     "worker", "policy export", "policy import")
+     "worker", "hook", "sandbox", "policy export", "policy import", "notify")
 )  # fmt: skip
 """Commands, or first words of several."""
 _HELP = ("-h", "--help")

@@ -19,6 +19,8 @@ def command_function(name: str) -> Callable[[Namespace], int]:
             from callgate.cli.editor import acp as module  # lazy: when it runs
         case ["acp-proxy"]:
             from callgate.cli.editor import acp_proxy as module  # lazy: when it runs
+        case ["audit", "export"]:
+            from callgate.cli.commands import audit_export as module  # lazy: when it runs
         case ["audit", _]:
             from callgate.cli.commands import audit as module  # lazy: when it runs
         case ["call"]:
@@ -37,6 +39,8 @@ def command_function(name: str) -> Callable[[Namespace], int]:
             from callgate.cli.commands import doctor as module  # lazy: when it runs
         case ["events"]:
             from callgate.cli.commands import events as module  # lazy: when it runs
+        case ["hook", _]:
+            from callgate.cli.hooks import hook as module  # lazy: when it runs
         case ["host"]:
             from callgate.cli.hosts import host as module  # lazy: when it runs
         case ["host", "check"]:
@@ -61,12 +65,16 @@ def command_function(name: str) -> Callable[[Namespace], int]:
             from callgate.cli.mcp import serve as module  # lazy: when it runs
         case ["mcp", "wrap"]:
             from callgate.cli.mcp import wrap as module  # lazy: when it runs
+        case ["notify", _]:
+            from callgate.cli.commands import notify as module  # lazy: when it runs
         case ["parse"]:
             from callgate.cli.commands import parse as module  # lazy: when it runs
         case ["policy", "explain"]:
             from callgate.cli.commands import policy as module  # lazy: when it runs
         case ["policy", "export" | "import"]:
             from callgate.cli.commands import policy_rules as module  # lazy: when it runs
+        case ["policy", "suggest"]:
+            from callgate.cli.commands import policy_suggest as module  # lazy: when it runs
         case ["policy", "test"]:
             from callgate.cli.commands import policy_test as module  # lazy: when it runs
         case ["preview"]:
@@ -75,6 +83,8 @@ def command_function(name: str) -> Callable[[Namespace], int]:
             from callgate.cli.commands import prune as module  # lazy: when it runs
         case ["run"]:
             from callgate.cli.chat import run as module  # lazy: when it runs
+        case ["sandbox"]:
+            from callgate.cli.sandboxed_agents import sandbox as module  # lazy: when it runs
         case ["serve"]:
             from callgate.cli.serving import serve as module  # lazy: when it runs
         case ["servers"]:

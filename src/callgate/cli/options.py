@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-MODES = ("none", "read", "ask", "write")
+MODES = ("none", "read", "ask", "guarded", "write")
 EDITORS = ("zed", "neovim", "jetbrains", "emacs", "vscode")
 
 

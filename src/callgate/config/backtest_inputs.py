@@ -1,4 +1,5 @@
-"""Settings read for a back-test (`policy.backtesting`): those in force, and others in their place.
+"""What a back-test is given (`policy.backtesting`), and what rules are suggested from: settings in
+force, others in their place, and the record.
 
 Files in a workspace are not read, but for its own settings, where the user trusts it.
 """
@@ -6,16 +7,17 @@ Files in a workspace are not read, but for its own settings, where the user trus
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from callgate.audit.keys import keyed_hash, make_key
+from callgate.audit.reading import Filter, newest_calls, search
 from callgate.config.home import Home
 from callgate.config.lines import key_lines, line_of
 from callgate.config.load import SettingsError, load_changed, load_user, load_workspace
 from callgate.config.schema import SandboxTable, Settings
 from callgate.config.trust import is_trusted
-from callgate.core.sessions import Root
+from callgate.core.sessions import Mode, Root
 from callgate.policy.backtesting.inputs import (
     KnownTool,
     Lookups,
@@ -24,7 +26,10 @@ from callgate.policy.backtesting.inputs import (
     WorkspacePolicy,
 )
 from callgate.policy.rules import Origin, Policy
+from callgate.policy.suggestions.suggesting import Suggestions, Wanted, suggest
 from callgate.workspace.protected import is_protected
+
+_MOST_DENIALS = 200_000
 
 
 def settings_in_force(home: Home) -> PolicySettings:
@@ -60,6 +65,30 @@ def lookups(home: Home, tool: Callable[[str], KnownTool | None]) -> Lookups:
         workspace=workspace_policy,
         is_protected=is_protected,
         recorded_hash=partial(keyed_hash, make_key(home.audit)),
+    )
+
+
+def suggested_rules(
+    home: Home,
+    wanted: Wanted,
+    *,
+    since_ms: int,
+    tool: Callable[[str], KnownTool | None],
+    modes: Mapping[str, Mode],
+    limit: int | None = None,
+    report: Callable[[int], None] = lambda count: None,
+) -> Suggestions:
+    """Reads at most `limit` records. Raises `SettingsError`, and `OSError` of the log."""
+    denials = search(home.audit, Filter(decision="deny"), _MOST_DENIALS)
+    return suggest(
+        settings_in_force(home),
+        newest_calls(home.audit, since_ms, limit),
+        [record for record, _ in reversed(denials)],
+        since_ms=since_ms,
+        wanted=wanted,
+        lookups=lookups(home, tool),
+        modes=modes,
+        report=report,
     )
 
 

@@ -1,6 +1,7 @@
 """What tells a home from the others that share a store: a small file with an id, made once.
 
 A home that is copied must not keep it: two homes with one id take each other's journals for read.
+`home_place` tells them apart while both are in use.
 """
 
 from __future__ import annotations
@@ -47,3 +48,17 @@ def known_home_id(home: Home) -> str | None:
     if not _ID.match(text):
         raise SettingsError(home.id, 1, "is not the id of a home; restore it, or remove the file")
     return text
+
+
+def home_place(home: Home) -> str:
+    """Where the directory of a home is: the same for all its processes, another for a copy."""
+    found = os.stat(home.path)
+    return f"{_machine()}:{found.st_dev:x}:{found.st_ino:x}"
+
+
+def _machine() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read(100).strip()
+    except OSError:
+        return os.uname().nodename

@@ -15,6 +15,9 @@ import msgspec
 from callgate.config.home import Home, workspace_settings
 from callgate.config.lines import Path, key_lines, line_of, read_path
 from callgate.config.schema import (
+    AmountsTable,
+    BudgetsTable,
+    GuardTable,
     PolicyTable,
     RuleTable,
     SandboxLimitsTable,
@@ -24,12 +27,15 @@ from callgate.config.schema import (
     StoreTable,
     WorkspaceSettings,
 )
+from callgate.core.content import Label
 from callgate.core.effects import SideEffects
 from callgate.core.mcp_servers import NOT_FOR_A_WORKSPACE, McpTable
 from callgate.core.sessions import pool_workspace
 from callgate.core.text.spelling import nearest
 from callgate.policy.rules import (
     BUILT_IN,
+    Budget,
+    GuardSettings,
     Origin,
     Outcome,
     Policy,
@@ -95,7 +101,10 @@ def read_saved_rules(path: str) -> list[dict[str, Any]]:
 
 def _given(rule: RuleTable) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(rule)
-    return {name: value for name, value in fields.items() if value not in (None, {})}
+    plain = msgspec.to_builtins(RuleTable(decision=rule.decision))
+    return {
+        name: value for name, value in fields.items() if name == "decision" or value != plain[name]
+    }
 
 
 def _user(home: Home, settings: Settings, file: _File) -> tuple[Settings, Policy]:
@@ -108,6 +117,12 @@ def _user(home: Home, settings: Settings, file: _File) -> tuple[Settings, Policy
     if isinstance(settings.acp.proxy.network, list):
         _hosts(settings.acp.proxy.network, file, ("acp", "proxy", "network"))
     _check_web(settings.web, file)
+    for name, target in settings.notify.targets.items():
+        if (problem := target.problem()) is not None:
+            where = ("notify", "targets", name, problem[0])
+            raise file.error(where, f"{'.'.join(where)}: {problem[1]}")
+    if settings.notify.link is not None:
+        _check_address(settings.notify.link, file, ("notify", "link"))
     _check_secrets(settings, file)
     if settings.documents.embeddings is not None:
         _check_address(
@@ -147,6 +162,8 @@ def load_workspace(workspace: str) -> Policy | None:
     settings, file = _read(path, WorkspaceSettings)
     if settings.tools.load:
         raise file.error(("tools", "load"), "a workspace may not load tools")
+    if settings.policy.guard != GuardTable():
+        raise file.error(("policy", "guard"), "a workspace may not set guard")
     for key in ("trusted_workspaces", "trusted_workspace_overrides"):
         if getattr(settings.policy, key):
             raise file.error(("policy", key), f"a workspace may not set {key}")
@@ -198,7 +215,7 @@ def _check_web(table: WebTable, file: _File) -> None:
 
 def _check_secrets(settings: Settings, file: _File) -> None:
     """The key of `[secrets]` is sent to nobody, and no process is given it."""
-    for name in ("hosts", "mcp", "models", "packs", "google", "web", "documents"):
+    for name in ("hosts", "mcp", "models", "packs", "google", "web", "documents", "notify"):
         tables = msgspec.to_builtins(getattr(settings, name), enc_hook=repr)
         if any(SECRETS_PREFIX in text for text in _texts(tables)):
             raise file.error(
@@ -289,6 +306,7 @@ def _known_keys(path: Path) -> list[str]:
     kinds = {
         (): Settings,
         ("policy",): PolicyTable,
+        ("policy", "guard"): GuardTable,
         ("policy", "rules"): RuleTable,
         ("rules",): RuleTable,
         ("sandbox", "limits"): SandboxLimitsTable,
@@ -334,7 +352,35 @@ def _policy(table: PolicyTable, file: _File, at: Path) -> Policy:
             _rule(rule, file, (*at, "rules", index)) for index, rule in enumerate(table.rules)
         ),
         confirm_destructive=table.confirm_destructive,
+        budgets=tuple(_budgets(table.budgets, file, (*at, "budgets"))),
+        guard=_guard(table.guard),
     )
+
+
+def _guard(table: GuardTable) -> GuardSettings:
+    labels = {
+        Label.UNTRUSTED: tuple(table.untrusted),
+        Label.PRIVATE: tuple(table.private),
+        Label.VOUCHED: tuple(table.vouched),
+    }
+    return GuardSettings(
+        enabled=table.enabled,
+        destinations=tuple(table.destinations),
+        labels={label: tools for label, tools in labels.items() if tools},
+        parameters={tool: tuple(names) for tool, names in table.parameters.items()},
+        without_conversation=table.without_conversation,
+    )
+
+
+def _budgets(table: BudgetsTable, file: _File, at: Path) -> Iterator[Budget]:
+    tools = ((name, each, (*at, "tools", name)) for name, each in table.tools.items())
+    for tool, limits, where in ((None, table, at), *tools):
+        for per in ("session", "day"):
+            for amount in AmountsTable.__struct_fields__:
+                limit = getattr(getattr(limits, per), amount)
+                if limit is not None:
+                    origin = file.origin(*where, per, amount)
+                    yield Budget(amount=amount, per=per, tool=tool, limit=limit, origin=origin)
 
 
 def _setting(word: str, file: _File, at: Path) -> Setting:
@@ -367,6 +413,7 @@ def _rule(table: RuleTable, file: _File, at: Path) -> Rule:
         table.arguments_sha256,
         table.workspace,
         table.arguments or None,
+        table.without or None,
         table.network,
     )
     if all(each is None for each in conditions):
@@ -384,11 +431,13 @@ def _rule(table: RuleTable, file: _File, at: Path) -> Rule:
         command=command,
         caller=table.caller,
         arguments=table.arguments,
+        without=tuple(table.without),
         arguments_sha256=table.arguments_sha256,
         workspace=None
         if table.workspace is None
         else _directory(table.workspace, file, (*at, "workspace")),
         network=_network(table, file, (*at, "network")),
+        untrusted_destinations=table.untrusted_destinations,
         origin=file.origin(*at),
     )
 

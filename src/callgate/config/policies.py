@@ -35,7 +35,19 @@ if TYPE_CHECKING:
     from callgate.core.settings_state import SettingsState
 
 _LIVE = frozenset(
-    ("policy", "tools", "sandbox", "workspace", "agent", "model", "models", "instance", "secrets")
+    (
+        "policy",
+        "tools",
+        "sandbox",
+        "workspace",
+        "agent",
+        "model",
+        "models",
+        "instance",
+        "secrets",
+        "notify",
+        "hooks",
+    )
 )
 """Parts of the settings that are read when they are used; of `tools` what is disabled, of
 `sandbox` all but whether there is one."""

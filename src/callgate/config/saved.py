@@ -7,15 +7,18 @@ exactly these arguments.
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from callgate.config.home import Home
+from callgate.config.locks import alone_in
 from callgate.config.rule_texts import rule_text
 from callgate.config.stores import configured_store
 from callgate.core.calls import ToolCall
+from callgate.core.directories import write_private_synced
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import pool_workspace
 from callgate.dispatch.permission.confirmations import Answer
@@ -64,17 +67,33 @@ def save_rule(home: Home, rule: Mapping[str, Any]) -> None:
     """Append a rule to the home's `rules.toml`, or to the rules that several homes share.
 
     Blocks while the shared store is written. `OSError` where it is not saved."""
+    save_rules(home, [rule])
+
+
+def save_rules(home: Home, rules: Sequence[Mapping[str, Any]]) -> None:
+    """Append rules, all of them or none; otherwise as `save_rule`."""
     stamp = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     shared = configured_store(home)
     if shared is not None:
         from callgate.config.mirror import Mirror, put_rule  # lazy: most homes share nothing  # noqa: PLC0415
 
-        Mirror(home, shared).change(put_rule(rule, stamp))
+        Mirror(home, shared).change(*(put_rule(rule, stamp) for rule in rules))
         return
     home.make()
-    descriptor = os.open(home.saved_rules, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    with os.fdopen(descriptor, "a", encoding="utf-8") as file:
-        file.write(rule_text(rule, stamp))
+    with alone_in(home.path):
+        path = os.path.realpath(home.saved_rules)  # a link stays one
+        added = "".join(rule_text(rule, stamp) for rule in rules)
+        write_private_synced(path, _text(path) + added)
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+    except UnicodeDecodeError:
+        raise OSError(errno.EILSEQ, "is not UTF-8", path) from None
 
 
 def save_answer(home: Home, call: ToolCall, subject: Subject, answer: Answer) -> None:

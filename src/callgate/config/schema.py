@@ -20,7 +20,9 @@ HostName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
 PackName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
 ModelName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}\Z")]
 SecretsVariable = Annotated[str, msgspec.Meta(pattern=r"^CALLGATE_SECRETS_[A-Z0-9_]{1,64}\Z")]
+TargetName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}\Z")]
 Limit = Annotated[int, msgspec.Meta(ge=0)] | Literal["none"]
+Amount = Annotated[int, msgspec.Meta(ge=0)]
 Days = Annotated[float, msgspec.Meta(ge=0, le=36_500)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
 
@@ -44,12 +46,66 @@ class RuleTable(_Table, frozen=True):
     """Who calls."""
     arguments: dict[str, str] = {}
     """Argument to glob."""
+    without: list[str] = []
+    """Arguments that the call must not have, or have empty, such as `["cc", "bcc"]`."""
     arguments_sha256: str | None = None
     """Exactly these arguments: the hash that a question shows."""
     workspace: str | None = None
     """The directory in which the session works."""
     network: bool | list[str] | None = None
     """Whether the command asks for the network; a list names the hosts that it gets."""
+    untrusted_destinations: bool = False
+    """Whether an allow holds also for destinations that untrusted content brought in."""
+
+
+class GuardTable(_Table, frozen=True):
+    """`[policy.guard]`: what may leave a session that has read untrusted content."""
+
+    enabled: bool = True
+    """Whether such a session asks before anything goes where the user did not say."""
+    destinations: list[str] = []
+    """Globs of mail addresses, hosts and accounts to which anything may go."""
+    untrusted: list[str] = []
+    """Globs of tools whose output strangers can have written, beside those that declare it."""
+    private: list[str] = []
+    """Globs of tools whose output is private, beside those that declare it."""
+    vouched: list[str] = []
+    """Globs of tools whose output is as good as the user's words, such as an address book."""
+    parameters: dict[str, list[str]] = {}
+    """Tool to the parameters that say where its effect goes, where their names do not tell."""
+    without_conversation: bool = False
+    """Whether sessions are guarded in which nobody tells what the user wrote."""
+
+
+class AmountsTable(_Table, frozen=True):
+    """How much may happen before a person is asked about each further call. Absent: without limit;
+    0: each is asked about."""
+
+    calls: Amount | None = None
+    """Calls that were let run."""
+    bytes_out: Amount | None = None
+    """Bytes of the arguments of calls that use the network."""
+    destinations: Amount | None = None
+    """Different recipients, hosts and other destinations of calls that use the network."""
+
+
+class ToolBudgetsTable(_Table, frozen=True):
+    session: AmountsTable = AmountsTable()
+    """Of this tool in one session."""
+    day: AmountsTable = AmountsTable()
+    """Of this tool on one day."""
+
+
+class BudgetsTable(_Table, frozen=True):
+    """`[policy.budgets]`: how much may happen before a person is asked about each further call, in
+    every mode and whatever rules and earlier answers say."""
+
+    session: AmountsTable = AmountsTable()
+    """In one session, with those of its sub-agents."""
+    day: AmountsTable = AmountsTable()
+    """On one day (UTC), in all sessions of one person."""
+    tools: dict[str, ToolBudgetsTable] = {}
+    """The same for one tool: `session` and `day`."""
 
 
 class PolicyTable(_Table, frozen=True):
@@ -64,8 +120,10 @@ class PolicyTable(_Table, frozen=True):
     trusted_workspace_overrides: dict[str, str] = {}
     """Effect class to auto, prompt, prompt_once or deny, in these."""
     rules: list[RuleTable] = []
+    guard: GuardTable = GuardTable()
     confirm_destructive: bool = False
     """Whether mode write asks before a destructive tool all the same."""
+    budgets: BudgetsTable = BudgetsTable()
 
 
 class ExtraRoot(_Table, frozen=True):
@@ -136,6 +194,10 @@ class StoreTable(_Table, frozen=True):
     """In which the tables are; made if it is not there."""
     readers: Annotated[int, msgspec.Meta(ge=1, le=32)] = 2
     """Connections that only read. A server has two more: one writes, one listens."""
+    answer_timeout_s: Annotated[float, msgspec.Meta(ge=1, le=300)] = 10
+    """How long the database may take to answer before it counts as away; half of it is how long
+    one statement waits for a lock. One that takes connections and answers nothing is noticed by
+    writes after this and 5 seconds more, in which they try a new connection."""
 
     lost_after_minutes: Annotated[float, msgspec.Meta(ge=0, le=10_080)] = 15
     """How long a server that died is waited for: it alone knows how its last calls without effects
@@ -319,7 +381,12 @@ class AcpTable(_Table, frozen=True):
 
     delegate_terminal: bool = True
     """Whether commands run in the editor's terminal, outside the sandbox, where it offers one."""
-    modes: Annotated[tuple[Mode, ...], msgspec.Meta(min_length=1)] = tuple(Mode)
+    modes: Annotated[tuple[Mode, ...], msgspec.Meta(min_length=1)] = (
+        Mode.NONE,
+        Mode.READ,
+        Mode.ASK,
+        Mode.WRITE,
+    )
     """Those that a session in an editor may have."""
     cancel_latch_s: Annotated[float, msgspec.Meta(ge=0, le=60)] = 2.0
     """How long a cancel that came while nothing was under way stops the next prompt."""
@@ -327,6 +394,25 @@ class AcpTable(_Table, frozen=True):
     """Characters of arguments that a question shows in an editor; a longer call is refused."""
     mcp: EnclosureTable = EnclosureTable()
     proxy: ProxyTable = ProxyTable()
+
+
+class HooksTable(_Table, frozen=True):
+    """`[hooks]`: other agents, whose calls are judged here before they run them."""
+
+    wait_s: Annotated[float, msgspec.Meta(gt=0, le=100)] = 65.0
+    """How long a hook waits for a person's answer; then the call is refused."""
+    report_s: Seconds = 3600.0
+    """How long an agent may take to report the end of a call."""
+    shell: Literal["agent", "sandbox"] = "agent"
+    """`"agent"`: commands run in the agent's own process, outside the sandbox. `"sandbox"`: an
+    agent that lets a hook rewrite them (Claude Code, Codex) runs them in our sandbox."""
+    tools: dict[str, SideEffects] = {}
+    """Classes of tools that are none of ours, by the agent's name for them; others ask as execute
+    does."""
+    home: Literal["read", "write", "none"] = "write"
+    """What an agent in `callgate sandbox --` may do with its own directory in the user's home."""
+    network: Literal["none", "all"] | list[str] = "all"
+    """What an agent in `callgate sandbox --` reaches; a list names hosts, such as its model's."""
 
 
 class PermissionsTable(_Table, frozen=True):
@@ -343,6 +429,79 @@ class PacksTable(_Table, frozen=True):
     """Those that are used. None is before it is named here."""
     settings: dict[PackName, dict[str, Any]] = {}
     """What a package is told, by its name."""
+
+
+class NoticeTarget(_Table, frozen=True):
+    """`[notify.targets.NAME]`: somewhere to send notices."""
+
+    kind: Literal["webhook", "slack", "teams", "email", "command"]
+    """`webhook`: plain JSON; `slack`, `teams`: what the incoming webhooks of these take."""
+    url: str | None = None
+    """Of a webhook."""
+    url_env: str | None = None
+    """The variable that has it, where the address itself is a secret, as Slack's and Teams' are."""
+    token_env: str | None = None
+    """The variable with a bearer token for a webhook."""
+    command: list[str] = []
+    """A program and its arguments. It gets the notice as JSON on stdin, and has ten seconds."""
+    host: str | None = None
+    """Of the mail server."""
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)] | None = None
+    """Default: 587, 465 with `tls`, 25 with `none`."""
+    security: Literal["starttls", "tls", "none"] = "starttls"
+    """Of the connection to the mail server; `none` sends no password."""
+    user: str | None = None
+    """The name at the mail server."""
+    password_env: str | None = None
+    """The variable with the password."""
+    sender: str | None = None
+    """The address that a mail comes from."""
+    to: list[str] = []
+    """The addresses that it goes to."""
+
+    def problem(self) -> tuple[str, str] | None:
+        """The key that is wrong, and why."""
+        is_http = self.kind in ("webhook", "slack", "teams")
+        if is_http and (self.url is None) == (self.url_env is None):
+            return "url", "exactly one of url and url_env is needed"
+        if self.url is not None and not self.url.startswith(("http://", "https://")):
+            return "url", "must be http://HOST or https://HOST"
+        if self.kind == "command" and not (self.command and self.command[0]):
+            return "command", "names no program"
+        if self.kind == "email":
+            if not self.host:
+                return "host", "is needed for e-mail"
+            if not self.sender or not self.to:
+                return "to", "sender and to are needed for e-mail"
+            if not all("@" in each and each.isprintable() for each in (self.sender, *self.to)):
+                return "to", "is no list of mail addresses"
+            if self.security == "none" and self.password_env is not None:
+                return "password_env", "a password is not sent without tls"
+        return None
+
+
+class NotifyTable(_Table, frozen=True):
+    """`[notify]`: who is told of a question that nobody has answered yet. An instance does it."""
+
+    after_seconds: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 60.0
+    """How long a question waits before a notice of it is sent, once."""
+    details: bool = False
+    """Whether a notice has the redacted summary of the arguments, and the workspace."""
+    link: str | None = None
+    """Where people find the dashboard; default: `[instance] public_url`, or the instance itself."""
+    targets: dict[TargetName, NoticeTarget] = {}
+
+
+class TelemetryTable(_Table, frozen=True):
+    """`[telemetry]`: spans and metrics of calls, for an OpenTelemetry collector. It needs the extra
+    `otel`. Where they go, and how, the usual `OTEL_*` variables say."""
+
+    enabled: bool = False
+    """Whether spans and metrics are sent."""
+    arguments: bool = False
+    """Whether spans have the redacted summary of the arguments."""
+    flush_seconds: Annotated[float, msgspec.Meta(ge=0, le=60)] = 2.0
+    """How long the end of a process may take to send what is left. The rest is sent by the next."""
 
 
 class Settings(_Table, frozen=True):
@@ -366,6 +525,9 @@ class Settings(_Table, frozen=True):
     agent: AgentTable = AgentTable()
     acp: AcpTable = AcpTable()
     permissions: PermissionsTable = PermissionsTable()
+    notify: NotifyTable = NotifyTable()
+    telemetry: TelemetryTable = TelemetryTable()
+    hooks: HooksTable = HooksTable()
     packs: PacksTable = PacksTable()
     google: GoogleTable = GoogleTable()
     web: WebTable = WebTable()

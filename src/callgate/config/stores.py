@@ -93,7 +93,11 @@ def postgres_location(table: StoreTable) -> PostgresLocation:
         except (ProgrammingError, ValueError):  # which say the whole of it, with the password
             raise SettingsError(f"[store] {key}", None, "is no address of a database") from None
     return PostgresLocation(
-        url=url, listen_url=table.listen_url, schema=table.schema, readers=table.readers
+        url=url,
+        listen_url=table.listen_url,
+        schema=table.schema,
+        readers=table.readers,
+        answer_s=table.answer_timeout_s,
     )
 
 
@@ -121,11 +125,13 @@ def shared_store(home: Home, table: StoreTable) -> SharedStore | None:
     not known here."""
     if not table.is_shared:
         return None
-    from callgate.config.home_ids import home_id  # lazy: most homes share nothing  # noqa: PLC0415
+    from callgate.config.home_ids import home_id, home_place  # lazy: few share  # noqa: PLC0415
     from callgate.sessions.homes import HomeIdentity  # lazy: as above  # noqa: PLC0415
 
     url = store_url(table, os.environ)
-    identity = HomeIdentity(id=home_id(home), lost_after_s=table.lost_after_minutes * 60)
+    identity = HomeIdentity(
+        id=home_id(home), lost_after_s=table.lost_after_minutes * 60, place=home_place(home)
+    )
     return SharedStore(table=table, url=url, home=identity, directory=home.path)
 
 

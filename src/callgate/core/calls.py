@@ -13,6 +13,7 @@ from callgate.core.ids import call_id
 from callgate.core.sessions import Session
 
 if TYPE_CHECKING:  # whoever runs a call has it loaded
+    from callgate.core.text.traces import TraceContext
     from callgate.core.tools import ToolFactory
 
 
@@ -61,6 +62,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     turn_id: str | None = None
     """None for a direct call. A question of a turn waits for someone to attach."""
     timeout_s: float | None = None
+    answer_s: float | None = None
+    """How long a question about it waits for its answer, at most; None: as the settings say."""
     parent_event_id: str | None = None
     repaired: bool = False
     """It was read from a text that had to be mended: if it has effects, a person is asked."""
@@ -70,6 +73,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """Who makes it, a person or service; `local` is the user of this home."""
     client: Client | None = None
     """Who makes it, as the surface found it; None: the client of the session."""
+    trace: TraceContext | None = None
+    """The span of its caller, where telemetry is on."""
     runner: Runner | None = None
     """Only a surface of this process gives one; no message does."""
 

@@ -1,7 +1,9 @@
-"""What a tool shows: text, images and JSON, and the blocks in which an agent sees them."""
+"""What a tool shows: text, images and JSON, with labels that say what they are, and the blocks in
+which an agent sees them."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any, Literal
 
 import msgspec
@@ -26,6 +28,25 @@ class JsonBlock(msgspec.Struct, frozen=True, tag="json"):
 
 
 ContentBlock = TextBlock | ImageBlock | JsonBlock
+
+
+class Label(StrEnum):
+    """What the output of a tool is, as a session remembers it."""
+
+    PRIVATE = "private"
+    """Mail, documents, accounts, secrets: not meant for strangers."""
+    UNTRUSTED = "untrusted"
+    """Strangers can have written it: web pages, mail, messages, results of foreign servers."""
+    VOUCHED = "vouched"
+    """As good as the user's words: an address book, the data of the user's own account."""
+    WORKSPACE = "workspace"
+    """Files of the workspace, and what commands print there."""
+    MEMORY = "memory"
+    """What was remembered in earlier sessions."""
+
+
+SESSION_LABELS = frozenset({Label.PRIVATE, Label.UNTRUSTED})
+"""Those that a session keeps once it has read such content."""
 
 
 LARGEST_DIFF = 256 * 1024

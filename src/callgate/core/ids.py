@@ -69,6 +69,17 @@ def ulid() -> str:
             continue
 
 
+def made_at(id: str) -> float:
+    """When an id of ours was made, in seconds since 1970; 0 where it does not say."""
+    text = id.rpartition("_")[2][:10]
+    if len(text) < 10 or any(each not in _ALPHABET for each in text):
+        return 0.0
+    number = 0
+    for each in text:
+        number = number * 32 + _ALPHABET.index(each)
+    return number / 1000
+
+
 def call_id() -> str:
     return "tu_" + ulid()
 

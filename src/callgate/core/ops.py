@@ -23,6 +23,7 @@ from msgspec import UNSET, UnsetType
 
 from callgate.core.effects import SideEffects
 from callgate.core.events import Event
+from callgate.core.ids import ulid
 from callgate.core.sessions import Mode, Root
 from callgate.core.stored import (
     LOCAL,
@@ -137,6 +138,7 @@ class UpdateSession(SessionOp[StoredSession], frozen=True, kw_only=True):
     tags: frozenset[str] | UnsetType = UNSET
     turn_id: str | UnsetType | None = UNSET
     meta: Mapping[str, Any] | UnsetType = UNSET
+    labels: Mapping[str, str] | UnsetType = UNSET
     at: float
 
 
@@ -359,12 +361,17 @@ class DropBlob(Op[bool], frozen=True, kw_only=True):
 
 
 class PutEntry(Op[EntryReceipt], frozen=True, kw_only=True):
-    """Set a shared entry, or only if its version is the expected one; 0: if there is none."""
+    """Set a shared entry, or only if its version is the expected one; 0: if there is none.
+
+    The same op once more, as after an answer that was lost, is applied as it was the first time
+    while what it wrote stands."""
 
     kind: str
     name: str
     value: str
     expected: int | None = None
+    id: str = msgspec.field(default_factory=ulid)
+    """Of this attempt: another who expects the same and writes the same is not this one."""
 
 
 class DropEntry(Op[EntryReceipt], frozen=True, kw_only=True):

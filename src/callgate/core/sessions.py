@@ -24,6 +24,8 @@ class Mode(StrEnum):
     NONE = "none"
     READ = "read"
     ASK = "ask"
+    GUARDED = "guarded"
+    """Runs what stays in the workspace, and what goes where the user said; asks about the rest."""
     WRITE = "write"
 
 

@@ -30,6 +30,8 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     """The turn under way."""
     meta: Mapping[str, Any] = {}
     """Whatever else belongs to the session; the store does not look inside."""
+    labels: Mapping[str, str] = {}
+    """What it has read, private or untrusted, and by which call first."""
     principal: str = LOCAL
     """Who made it."""
     created_at: float
@@ -144,6 +146,8 @@ class SharedEntry(msgspec.Struct, frozen=True, kw_only=True):
     """As JSON; the store does not look inside."""
     version: int = 1
     """Grows with each change."""
+    put_by: str = ""
+    """The id of the op that set it, where that expected a version."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -203,6 +207,10 @@ class StoredGrant(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it answers a question that a rule asks."""
     network: bool = False
     """Whether it was given to a command that asks for the network."""
+    destinations: tuple[str, ...] = ()
+    """Where the call went that the person allowed."""
+    is_narrow: bool = False
+    """Only calls that go to these destinations are covered."""
     principal: str = LOCAL
     """Who gave it."""
 

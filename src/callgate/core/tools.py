@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
 from callgate.core.commands import Launcher
-from callgate.core.content import ContentBlock, FileDiff, NativeResult
+from callgate.core.content import ContentBlock, FileDiff, Label, NativeResult
 from callgate.core.effects import Capability, SideEffects, derive
 from callgate.core.environment import Environment, LocalEnvironment, WorkspaceFiles
 from callgate.core.errors import ToolPermissionDenied
 
+if TYPE_CHECKING:
+    from callgate.core.text.traces import TraceContext
+
 _log = logging.getLogger("callgate.tool")
 
 ToolKind = Literal["read", "edit", "delete", "move", "search", "execute", "think", "fetch", "other"]
-ToolOrigin = Literal["python", "builtin", "host", "mcp", "client"]
+ToolOrigin = Literal["python", "builtin", "host", "mcp", "client", "framework"]
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +35,11 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: frozenset[Capability] = frozenset()
     path_params: tuple[str, ...] | None = None
     """Arguments that name files in the workspace; None means: found by their names."""
+    destination_params: tuple[str, ...] | None = None
+    """Arguments that say where an effect goes: recipients, hosts, accounts, ids; None means: found
+    by their names. None of them, `()`: it goes to the one service that the settings name."""
+    output_labels: frozenset[Label] | None = None
+    """What its output is; None means: as its source and capabilities suggest."""
     timeout_s: float | None = None
     """None means the default of the class: 60, or 600 for execute and network."""
     max_concurrent: int | None = None
@@ -118,6 +126,7 @@ class ToolContext:
         "scope",
         "session_id",
         "tool_use_id",
+        "trace",
         "turn_id",
         "workspace_path",
     )
@@ -142,6 +151,8 @@ class ToolContext:
         """What the caller says of where it is, such as a tab of an editor: a hint, no proof."""
         self.turn_id = turn_id
         self.tool_use_id = tool_use_id
+        self.trace: TraceContext | None = None
+        """The span of this execution, where telemetry is on."""
         self.workspace_path = workspace_path
         self._cancel_event = cancel_event
         self._logger = logger
@@ -203,6 +214,11 @@ class ToolContext:
                 "Nothing here may start a command.", reason="sandbox_unavailable"
             )
         return self._launcher
+
+    @property
+    def traceparent(self) -> str | None:
+        """For whatever the tool asks or starts; None where telemetry is off."""
+        return None if self.trace is None else self.trace.traceparent
 
     @property
     def may_write(self) -> bool:

@@ -26,13 +26,24 @@ from callgate.dispatch.clients import this_process
 from callgate.dispatch.journal import Journal
 from callgate.dispatch.permission.asking import Confirmations, Hash
 from callgate.dispatch.permission.confirmations import Answer, Closed, Confirmation, Scope
+from callgate.dispatch.permission.flows import Flows
 from callgate.dispatch.permission.grants import Grant, Grants
 from callgate.dispatch.running import RunningCall
 from callgate.dispatch.subjects import Subject, question
-from callgate.policy.decide import Decision, Rulebook, ask_always, ask_because_repaired
+from callgate.policy.decide import (
+    GUARD_REASONS,
+    Decision,
+    Rulebook,
+    ask_always,
+    ask_because_repaired,
+    guard,
+)
+from callgate.policy.provenance.sources import lines_for_person
 from callgate.policy.rules import Outcome
 from callgate.redaction.summaries import summarize
 from callgate.redaction.texts import redact
+
+_REMEMBERED = frozenset({Scope.SESSION, Scope.DESTINATION})
 
 
 class Authority(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +52,8 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True):
     policies: Callable[[str], Rulebook]
     """What holds in a workspace."""
     grants: Grants
+    flows: Flows
+    """What sessions were told and have read, for the guard."""
     confirmations: Confirmations
     preview: Callable[[ToolCall, Subject], Coroutine[Any, Any, Preview | None]]
     save: Callable[[ToolCall, Subject, Answer], None]
@@ -65,7 +78,7 @@ async def authorize(
             f"{decision.sentence} ({decision.origin})", reason=_deny_reason(decision)
         )
     if confirmation is None:
-        if _granted(call, subject, decision, authority.grants):
+        if _granted(call, subject, decision, authority):
             return None
         await _ensure_somebody(call, decision, authority.confirmations)
         journal.ensure_recordable()  # nobody is asked about what could not be done anyway
@@ -74,9 +87,11 @@ async def authorize(
         await journal.write_question(confirmation, running)
     confirmations = authority.confirmations
     closed = await confirmations.ask(confirmation, call.session, running, hash, journal.answered)
-    answer = _answer(closed, confirmations.timeout_s)
+    answer = _answer(closed, _answer_s(call, confirmations))
     if answer.decision is not Outcome.ALLOW:
         _remember(call, subject, decision, authority, answer)
+        if answer.reason and authority.flows.knows(call.session):
+            authority.flows.tell(call.session, answer.reason)
         reason = f" They said: {answer.reason}" if answer.reason else ""
         raise ToolUserDenied(f"The user denied this operation.{reason}", reason="user_denied")
     return answer
@@ -122,8 +137,11 @@ def judge(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
     tool, mode, caller = subject.tool, call.session.mode, call.caller
     book = authority.policies(call.session.workspace)
     decision: Decision | None = None
+    flow = authority.flows.of(call, subject, book.user.guard) if tool.is_guarded else None
     if book.refusal is not None and tool.has_effects:
         decision = book.refusal
+    elif flow is not None and mode == Mode.GUARDED:
+        decision = book.decide(question(call, subject, book, flow))
     elif type(mode) is Mode and type(caller) is CallerKind:  # they may have been given as words
         name = tool.policy_key if subject.enclosure is None else subject.policy_key
         key = (name, mode._value_, caller._value_)
@@ -131,10 +149,14 @@ def judge(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
             decision = book.remembered[key]
     if decision is None:
         decision = book.decide(question(call, subject, book), subject.policy_key)
+    if flow is not None and not CallerKind(caller).trusted:
+        decision = guard(decision, flow, Mode(mode))
     if call.repaired and tool.has_effects:
-        return ask_because_repaired(decision)
-    if tool.definition.always_ask:
-        return ask_always(decision)
+        decision = ask_because_repaired(decision)
+    elif tool.definition.always_ask:
+        decision = ask_always(decision)
+    if book.budgets and decision.outcome is not Outcome.DENY:
+        return msgspec.structs.replace(decision, budgets=book.budgets)
     return decision
 
 
@@ -143,14 +165,15 @@ def _deny_reason(decision: Decision) -> str:
     return decision.reason if speaks_for_itself else "policy_deny"
 
 
-def _granted(call: ToolCall, subject: Subject, decision: Decision, grants: Grants) -> bool:
-    grant = grants.take(
+def _granted(call: ToolCall, subject: Subject, decision: Decision, authority: Authority) -> bool:
+    grant = authority.grants.take(
         call.session,
         subject.tool.name,
         subject.checked.sha256,
         call.id,
         by_rule=decision.reason == "rule",
         network=subject.reaches_network,
+        destinations=lambda: _remembered_destinations(call, subject, authority),
     )
     if grant is None:
         return False
@@ -159,7 +182,26 @@ def _granted(call: ToolCall, subject: Subject, decision: Decision, grants: Grant
             f"The user denied {subject.tool.name} for this session.", reason="sticky"
         )
     mended = call.repaired and subject.tool.has_effects
-    return not (mended or subject.tool.definition.always_ask)
+    insists = decision.counts_once or decision.reason in GUARD_REASONS
+    return not (mended or subject.tool.definition.always_ask or insists)
+
+
+def _destinations(call: ToolCall, subject: Subject, authority: Authority) -> tuple[str, ...]:
+    """Where a call goes, as answers remember it."""
+    from callgate.dispatch.permission.session_facts import (  # lazy: only where a person is asked  # noqa: PLC0415
+        destinations_of,
+    )
+
+    return destinations_of(subject, authority.policies(call.session.workspace).user.guard)
+
+
+def _remembered_destinations(
+    call: ToolCall, subject: Subject, authority: Authority
+) -> tuple[str, ...]:
+    """The same as a remembered answer keeps them."""
+    from callgate.policy.provenance.destinations import remembered  # lazy: as above  # noqa: PLC0415
+
+    return tuple(map(remembered, _destinations(call, subject, authority)))
 
 
 async def _ensure_somebody(
@@ -172,6 +214,12 @@ async def _ensure_somebody(
             "be asked here.",
             reason="no_confirmer",
         )
+
+
+def _answer_s(call: ToolCall, confirmations: Confirmations) -> float:
+    """How long a question about a call waits."""
+    limit_s = confirmations.timeout_s
+    return limit_s if call.answer_s is None else min(limit_s, call.answer_s)
 
 
 def _answer(closed: Closed, timeout_s: float) -> Answer:
@@ -190,16 +238,24 @@ def _remember(
 ) -> None:
     if call.session.is_worker:  # a sub-agent's "always" counts once
         return
+    if decision.counts_once and answer.decision is Outcome.ALLOW:
+        return
     if answer.scope is Scope.ALWAYS:
         authority.save(call, subject, answer)
-    elif answer.scope is Scope.SESSION or (decision.remember and answer.decision is Outcome.ALLOW):
+    elif answer.scope in _REMEMBERED or (decision.remember and answer.decision is Outcome.ALLOW):
+        is_narrow = answer.scope is Scope.DESTINATION
+        destinations = _remembered_destinations(call, subject, authority)
+        if is_narrow and not destinations:  # it goes nowhere in particular: this once
+            return
         authority.grants.add(
             call.session,
             Grant(
                 tool=subject.tool.name,
                 decision=answer.decision,
-                covers_rules=answer.scope is Scope.SESSION,
+                covers_rules=answer.scope in _REMEMBERED,
                 network=subject.reaches_network,
+                destinations=destinations,
+                is_narrow=is_narrow,
                 principal=answer.principal,
             ),
         )
@@ -234,6 +290,7 @@ def _confirmation(
     tool, checked = subject.tool, subject.checked
     command = checked.arguments.get("command")
     writes = tool.effect is SideEffects.WRITE
+    traces = authority.flows.traces(call, subject)
     return Confirmation(
         id=ulid(),
         event_id=ulid(),
@@ -250,7 +307,7 @@ def _confirmation(
         why=_why(call, subject, decision),
         caller=CallerKind(call.caller),
         client=call.client or call.session.client or this_process(),
-        always_ask=tool.definition.always_ask,
+        always_ask=tool.definition.always_ask or decision.counts_once,
         sandbox=None if subject.enclosure is None else str(subject.enclosure),
         input_summary=summarize(checked.arguments),
         preview=None if preview is None else preview.text,
@@ -260,7 +317,10 @@ def _confirmation(
             resolved.relative for resolved in subject.resolved_paths if writes
         ),
         command_summary=summarize(redact(command)) if isinstance(command, str) else None,
-        expires_at=time.time() + authority.confirmations.timeout_s,
+        provenance=traces,
+        provenance_lines=lines_for_person(traces),
+        destinations=_destinations(call, subject, authority),
+        expires_at=time.time() + _answer_s(call, authority.confirmations),
     )
 
 
@@ -268,6 +328,8 @@ def _why(call: ToolCall, subject: Subject, decision: Decision) -> str:
     sentences = [decision.sentence]
     if subject.widened and decision.reason != "network":
         sentences.append("It needs the network.")
-    if call.session.is_worker:
+    if decision.counts_once:
+        sentences.append("The answer counts for this call alone.")
+    elif call.session.is_worker:
         sentences.append("A sub-agent asks; the answer counts for this call alone.")
     return " ".join(sentences)

@@ -22,6 +22,9 @@ from callgate.dispatch.contents import beginning, display_of, size_of, text_of
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
 from callgate.dispatch.subjects import Findings, Subject
 from callgate.dispatch.tools.registry import Registered
+from callgate.policy.decide import Decision
+from callgate.policy.provenance.sources import Trace
+from callgate.redaction.data import redact_value
 from callgate.redaction.summaries import summarize, summarize_text
 from callgate.redaction.texts import redact
 
@@ -29,6 +32,10 @@ MISMATCH = "effect_mismatch"
 """The reason in the record of a call that did more than its tool declares."""
 PARTIAL_OUTPUT = 8_192
 """Characters of what a stopped call had to show."""
+
+_SHOWN_TRACES = 16
+_SHOWN_VALUE = 120
+"""Characters."""
 
 Payload = dict[str, Any]
 
@@ -43,11 +50,12 @@ def confirmation_requested(question: Confirmation) -> Payload:
         "projected_modifications": list(map(redact, question.projected_modifications)) or None,
         "command_summary": question.command_summary,
         "why": redact(question.why),
+        "provenance": provenance_lines(question.provenance) or None,
         "expires_at": question.expires_at,
     }
 
 
-def called(subject: Subject) -> Payload:
+def called(subject: Subject, decision: Decision) -> Payload:
     tool, checked = subject.tool, subject.checked
     payload = {
         "tool_name": tool.name,
@@ -57,7 +65,26 @@ def called(subject: Subject) -> Payload:
     }
     if subject.enclosure is not None:
         payload["sandbox"] = str(subject.enclosure)
+    if decision.provenance:
+        payload["provenance"] = provenance_lines(decision.provenance)
     return payload
+
+
+def provenance_lines(traces: tuple[Trace, ...]) -> list[str]:
+    """Where the destinations of a call come from, a short line each, without secrets: the value
+    itself only where nobody vouched for it, the others are in the summary of the arguments."""
+    return [
+        f"{trace.parameter}: {trace.source}"
+        if trace.vouched
+        else f"{trace.parameter}: {_shown_value(trace)}, {trace.source}"
+        for trace in traces[:_SHOWN_TRACES]
+    ]
+
+
+def _shown_value(trace: Trace) -> str:
+    """Without what its parameter says is a secret."""
+    masked = redact_value({trace.parameter: trace.value})[trace.parameter]
+    return summarize_text(str(masked), limit=_SHOWN_VALUE)
 
 
 def completed(output: ToolOutput, content: list[ContentBlock], duration_ms: float) -> Payload:
@@ -166,6 +193,8 @@ def audit_line(call: ToolCall, findings: Findings, end: CallEnd, key: bytes) -> 
     line.scope = call.scope
     line.called = end.called
     line.tool_use_id = call.tool_use_id
+    if call.trace is not None:
+        line.trace = call.trace.traceparent
     if tool is not None:
         line.source = tool.definition.source
         line.capabilities = tool.capability_names
@@ -175,6 +204,8 @@ def audit_line(call: ToolCall, findings: Findings, end: CallEnd, key: bytes) -> 
         line.sandbox = None if subject.enclosure is None else str(subject.enclosure)
     if findings.decision is not None:
         line.policy = findings.decision.policy_reason
+        if findings.decision.provenance:
+            line.provenance = tuple(provenance_lines(findings.decision.provenance))
     client = call.client or call.session.client
     if client is not None and client.label is not None:
         line.client = client.label

@@ -27,12 +27,12 @@ from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.task_sets import start_task
 from callgate.dispatch.call_files import CallFiles, Policies
 from callgate.dispatch.command_rules import CommandRules
-from callgate.dispatch.commands.sandboxes import Sandbox, elsewhere
+from callgate.dispatch.commands.sandboxes import BY_AGENT, Sandbox, by_agent_in
 from callgate.dispatch.environments import Environments
 from callgate.dispatch.running import RunningCall
 from callgate.dispatch.subjects import Subject, question
 from callgate.dispatch.tools.registry import Registered
-from callgate.policy.decide import Decision, lifts_protection
+from callgate.policy.decide import Decision, ask_because_unbound, lifts_protection
 from callgate.policy.rules import Outcome
 
 Locate = Callable[[str], ResolvedPath]
@@ -85,24 +85,29 @@ class Confinement:
         placed: Subject = await running.until(placing)
         return placed
 
-    async def amended(self, call: ToolCall, subject: Subject, running: RunningCall) -> Subject:
+    async def amended(
+        self, call: ToolCall, subject: Subject, running: RunningCall, *, by_agent: bool = False
+    ) -> Subject:
         """The same for arguments that a person put in place of the call's."""
         if call.session.pool is not None:
             return await self.place(call, subject, running)
-        return self.confine(call, self.enclose(call, subject))
+        return self.confine(call, self.enclose(call, subject, by_agent=by_agent))
 
     async def ready(self) -> None:
         """Have tried the machine out, before the first call that starts commands."""
         if self._sandbox is not None:
             await self._sandbox.ready()
 
-    def enclose(self, call: ToolCall, subject: Subject) -> Subject:
-        """The subject with what its commands run in, where the tool does all by commands."""
+    def enclose(self, call: ToolCall, subject: Subject, *, by_agent: bool = False) -> Subject:
+        """The subject with what its commands run in, where the tool does all by commands.
+        `by_agent`: another agent runs them itself."""
         tool = subject.tool
-        if not tool.definition.sandboxed or self._sandbox is None:
+        if not tool.definition.sandboxed or (self._sandbox is None and not by_agent):
             return subject
         if call.runner is not None and call.runner.place is not None:
-            return Subject(tool, subject.checked, (), elsewhere(call.runner.place))
+            return Subject(tool, subject.checked, (), by_agent_in(call.runner.place))
+        if by_agent or self._sandbox is None:
+            return Subject(tool, subject.checked, (), BY_AGENT)
         enclosure = self._sandbox.enclosure(
             call.session,
             subject.checked.arguments,
@@ -140,6 +145,14 @@ class Confinement:
             return located
         named = self._command_rules.named(call, located, locate)
         return msgspec.structs.replace(located, named=named)
+
+    def unbound(self, call: ToolCall, subject: Subject, decision: Decision) -> Decision:
+        """The decision about a command that another agent runs itself: path rules cannot bind it
+        there, so a person is asked."""
+        around = subject.enclosure
+        if around is None or not around.by_agent or not self._command_rules.of(call, subject):
+            return decision
+        return ask_because_unbound(decision)
 
     def ensure(self, call: ToolCall, subject: Subject, decision: Decision) -> None:
         """Refuse what this machine cannot keep, before anyone is asked about it."""

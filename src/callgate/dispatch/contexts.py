@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from callgate.core.calls import ToolCall
 from callgate.core.commands import Launcher
@@ -16,6 +16,9 @@ from callgate.dispatch.environments import Environments
 from callgate.dispatch.running import RunningCall
 from callgate.dispatch.subjects import Subject
 from callgate.workspace.files import WorkspaceFileAPI
+
+if TYPE_CHECKING:
+    from callgate.core.text.traces import TraceContext
 
 
 class CallContext(ToolContext):
@@ -40,6 +43,7 @@ class CallContext(ToolContext):
         files: CallFiles,
         environments: Environments,
         launcher: Launcher | None = None,
+        trace: TraceContext | None = None,
     ) -> None:
         call = running.call
         session = call.session
@@ -49,7 +53,7 @@ class CallContext(ToolContext):
         self.tool_use_id = call.tool_use_id or call.id
         self.workspace_path = session.workspace
         self._cancel_event = self._logger = self._files = self._environment = None
-        self._launcher = launcher
+        self._launcher, self.trace = launcher, trace
         self._call, self._subject, self._report, self._call_files = call, subject, report, files
         self._environments, self._running = environments, running
         self.diagnostics: dict[str, None] | None = None

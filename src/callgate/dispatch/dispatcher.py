@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -52,8 +52,10 @@ from callgate.dispatch.execute import Stopped, execute
 from callgate.dispatch.failures import log_failure
 from callgate.dispatch.journal import Journal
 from callgate.dispatch.lanes import Lanes
+from callgate.dispatch.performers import Performer
 from callgate.dispatch.permission.asking import LeftOpen
 from callgate.dispatch.permission.confirmations import Confirmation
+from callgate.dispatch.permission.flows import INDEXED_AT_ONCE
 from callgate.dispatch.plans import Plan, Plans
 from callgate.dispatch.raw_open import watch_opens
 from callgate.dispatch.record_writer import Recorder, RecordWriter
@@ -62,7 +64,14 @@ from callgate.dispatch.subjects import Findings, Subject
 from callgate.dispatch.tools.registry import Registered, Registry
 from callgate.events.log import SessionLog
 from callgate.policy.decide import Decision
-from callgate.policy.rules import Outcome
+from callgate.policy.rules import GuardSettings, Outcome
+
+if TYPE_CHECKING:
+    from callgate.core.commands import Launcher
+    from callgate.core.text.traces import TraceContext
+
+    Trace = Callable[[ToolCall, Launcher | None], tuple[TraceContext, Launcher | None]]
+    """Gives a call the span of its run, and what it starts the same."""
 
 _log = logging.getLogger("callgate.dispatch")
 
@@ -96,6 +105,8 @@ class ToolDispatcher:
         self.registry = registry or Registry()
         self.running = Running(limits.stop)
         self.authority = authority
+        self._flows = authority.flows
+        self._facts = authority.flows.facts
         leases = None if sandbox is None else sandbox.leases
         self.environments = environments or Environments(leases=leases)
         self.files = files
@@ -113,6 +124,8 @@ class ToolDispatcher:
             authority.policies,
             lambda call, subject: judge(call, subject, authority),
         )
+        self.trace: Trace | None = None
+        """None: telemetry is off."""
         watch_opens()
 
     @property
@@ -121,12 +134,16 @@ class ToolDispatcher:
         return self.files.artifacts
 
     async def run(
-        self, call: ToolCall, confirmation: Confirmation | None = None, task: Task | None = None
+        self,
+        call: ToolCall,
+        confirmation: Confirmation | None = None,
+        task: Task | None = None,
+        performer: Performer | None = None,
     ) -> ToolResult:
         """Run one call. Refusals and failures come back as results, never as exceptions.
 
         `confirmation` is the question about it that was put before a restart; `task` is the
-        current one, if it serves this call alone."""
+        current one, if it serves this call alone; `performer` runs it in place of its tool."""
         journal = Journal(call, self._sink, self._log, self._records)
         if confirmation is not None and self.running.closing:
             return journal.left_open()
@@ -141,7 +158,9 @@ class ToolDispatcher:
             if confirmation is not None:
                 await journal.asked_before(confirmation)
             plan = self._plans.find(call)
-            tool = plan.tool
+            tool = plan.tool if performer is None else performer.take(plan.tool)
+            by_agent = performer is not None and performer.by_agent
+            by_agent |= call.runner is not None and call.runner.place is not None
             timeout_s = plan.timeout_s if call.timeout_s is None else plan.time_limit(call)
             if tool.definition.sandboxed and call.session.pool is None:
                 await self.confinement.ready()
@@ -149,11 +168,19 @@ class ToolDispatcher:
             if call.session.pool is not None:
                 subject = await self.confinement.place(call, subject, running)
             elif plan.is_confined:
-                subject = self.confinement.enclose(call, subject)
+                subject = self.confinement.enclose(call, subject, by_agent=by_agent)
                 subject = self.confinement.confine(call, subject)
+            if self._facts and self._flows.pending(call.session) > INDEXED_AT_ONCE:
+                await asyncio.to_thread(self._flows.catch_up, call.session)
             decision = judge(call, subject, self.authority)
+            if by_agent:
+                decision = self.confinement.unbound(call, subject, decision)
             if subject.enclosure is not None:
                 self.confinement.ensure(call, subject, decision)
+            if decision.budgets:
+                from callgate.dispatch.permission.budgets import reserve  # lazy: few have budgets  # noqa: PLC0415
+
+                decision = await reserve(subject, decision, self.authority, self._log, running)
             if confirmation is not None or decision.outcome is not Outcome.ALLOW:
                 hash = partial(_hash, plan)
                 answer = await authorize(
@@ -161,12 +188,18 @@ class ToolDispatcher:
                 )
                 if answer is not None and answer.arguments is not None:
                     subject = Subject(tool, plan.validate(answer.arguments))
-                    subject = await self.confinement.amended(call, subject, running)
+                    subject = await self.confinement.amended(
+                        call, subject, running, by_agent=by_agent
+                    )
                 if answer is not None:
                     accept(call, subject, decision, self.authority, answer)
+                    if running.reservation is not None:
+                        await running.reservation.settle(subject, decision)
+                    self._flows.answered(call, answer.arguments)
             if tool.has_effects:
                 journal.ensure_recordable()
-            takes_slot = call.runner is None or call.runner.takes_slot
+            # An agent that runs it itself waits for no slot of ours, and may never tell its end.
+            takes_slot = not by_agent and (call.runner is None or call.runner.takes_slot)
             ticket = self._lanes.enter(running, tool) if takes_slot else None
             if ticket is not None:
                 await self._wait_in_lane(ticket, running, subject, decision)
@@ -174,13 +207,17 @@ class ToolDispatcher:
                 raise running.stop_error()
             around = subject.enclosure
             launcher = None if around is None else self.confinement.launcher(call, subject)
+            trace = None
+            if self.trace is not None:
+                trace, launcher = self.trace(call, launcher)
+            report = journal.published
             context = CallContext(
-                running, subject, journal.published, self.files, self.environments, launcher
+                running, subject, report, self.files, self.environments, launcher, trace
             )
             if tool.has_effects:
-                running.began = await journal.started(subject, running)
+                running.began = await journal.started(subject, decision, running)
             else:
-                running.began = journal.called(subject)
+                running.began = journal.called(subject, decision)
             arguments, table, release = subject.checked.arguments, self.running, self._lanes.release
             factory = subject.tool.factory if call.runner is None else call.runner.factory
             output = await execute(factory, arguments, context, running, table, timeout_s, release)
@@ -207,6 +244,8 @@ class ToolDispatcher:
             self.running.remove(running)
             if running.slot is not None:
                 self._lanes.release(*running.slot)
+        if self._facts and subject is not None and running.has_begun:
+            self._flows.read(call, subject, result, self._guard_settings(call))
         if journal.is_stored:
             if isinstance(running.context, CallContext):
                 await running.context.artifacts_synced()
@@ -214,6 +253,13 @@ class ToolDispatcher:
         elif self.files.share is not None and isinstance(running.context, CallContext):
             running.context.share_artifacts()
         return result
+
+    def _guard_settings(self, call: ToolCall) -> GuardSettings | None:
+        """What the settings say of labels; None while they cannot be used."""
+        try:
+            return self.authority.policies(call.session.workspace).user.guard
+        except ToolError:
+            return None
 
     async def _wait_in_lane(
         self,
@@ -230,17 +276,30 @@ class ToolDispatcher:
                 running.slot = None  # it never had it
             raise
 
-    def examine(self, call: ToolCall) -> tuple[Subject, Decision]:
-        """What the policy says of a call, without running it or asking anyone."""
+    def examine(self, call: ToolCall, *, by_agent: bool = False) -> tuple[Subject, Decision]:
+        """What the policy says of a call, without running it or asking anyone. `by_agent`: an
+        agent of somebody else would run it itself."""
         plan = self._plans.find(call)
         subject = Subject(plan.tool, plan.validate(call.arguments))
         if call.session.pool is not None:
             raise ToolExecutionError("What it touches only its worker knows.", reason="in_pool")
-        subject = self.confinement.enclose(call, subject)
+        subject = self.confinement.enclose(call, subject, by_agent=by_agent)
         subject = self.confinement.confine(call, subject)
         decision = judge(call, subject, self.authority)
+        if by_agent:
+            decision = self.confinement.unbound(call, subject, decision)
         self.confinement.ensure(call, subject, decision)
         return subject, decision
+
+    def is_recordable(self) -> bool:
+        """Whether the audit log can be written."""
+        if self._records is None:
+            return True
+        try:
+            self._records.audit.ensure_open()
+        except OSError:
+            return False
+        return True
 
     def refuse(self, call: ToolCall, error: ToolError) -> ToolResult:
         """End a call that never gets onto the road, with the events and record of any other."""
@@ -259,6 +318,7 @@ class ToolDispatcher:
         await self.running.stop_all(self.running.of_session(session.id), why)
         self.authority.grants.revoke_session(session)
         self.files.forget(session.id)
+        self._flows.forget(session.id)
         self.running.forget(session.id)
         self.environments.withdraw(session.id)
         await self._log.release(session.id)

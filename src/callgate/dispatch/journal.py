@@ -57,6 +57,7 @@ from callgate.dispatch.running import RunningCall
 from callgate.dispatch.subjects import Findings, Subject
 from callgate.dispatch.tools.registry import Registered
 from callgate.events.log import SessionLog
+from callgate.policy.decide import Decision
 
 if TYPE_CHECKING:
     from callgate.dispatch.tool_output import OutputRedactor
@@ -144,20 +145,20 @@ class Journal(msgspec.Struct, eq=False):
                 reason="audit_unwritable",
             ) from None
 
-    def called(self, subject: Subject) -> float:
+    def called(self, subject: Subject, decision: Decision) -> float:
         """The call starts: when, by `perf_counter`."""
         self._started = time.perf_counter()
-        event = self._event(CALLED, "agent", call_records.called(subject))
+        event = self._event(CALLED, "agent", call_records.called(subject, decision))
         self._log.append(self._call.session, event)
         self._called = self._last_event = event.id
         self._sink.emit(event)
         return self._started
 
-    async def started(self, subject: Subject, running: RunningCall) -> float:
+    async def started(self, subject: Subject, decision: Decision, running: RunningCall) -> float:
         """The same for a call with effects: it may start once this is on the disk."""
         call, tool, checked = self._call, subject.tool, subject.checked
         self._started = time.perf_counter()
-        event = self._event(CALLED, "agent", call_records.called(subject))
+        event = self._event(CALLED, "agent", call_records.called(subject, decision))
         self._owner_in_store = await self._owner()
         start = StartCall(
             session=call.session.id,

@@ -28,7 +28,7 @@ def _suggestion(call: ToolCall, registry: Registry) -> str:
     visible = (
         tool.name
         for tool in registry.of(call.session)
-        if registry.hidden_because(tool, call.session) is None
+        if registry.unusable_because(tool, call.session) is None
     )
     near = nearest(str(call.tool)[:64], islice(visible, _COMPARED))
     return f" Did you mean {near!r}?" if near else ""

@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator
 from enum import StrEnum
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -68,6 +68,18 @@ class StopLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How long abandoned work may keep its slot."""
 
 
+class Reserved(Protocol):
+    """What a call has taken of its budgets (`permission.budgets`)."""
+
+    async def settle(self, subject: Any, decision: Any) -> None:
+        """A person allowed it, perhaps with other arguments."""
+        ...
+
+    def release(self) -> None:
+        """It never began."""
+        ...
+
+
 class RunningCall(msgspec.Struct, eq=False):
     """One call under way. The dispatcher's own task drives it; others only stop it."""
 
@@ -94,11 +106,18 @@ class RunningCall(msgspec.Struct, eq=False):
     """Made by the first who waits for the end."""
     slot: Slot | None = None
     """What it holds of its session's lane; abandoned work takes it along."""
+    reservation: Reserved | None = None
+    """Where it is counted in budgets; given back if it never begins."""
 
     @property
     def elapsed_ms(self) -> float:
         """How long its work has taken so far."""
         return max(0.0, round((perf_counter() - self.began) * 1e3, 3))
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its tool was started."""
+        return self.began != math.inf
 
     @property
     def heeds_stop(self) -> bool:
@@ -207,6 +226,8 @@ class Running:
         del session[call.tool_use_id or call.id]
         if not session:
             del self._by_session[call.session.id]
+        if running.reservation is not None and not running.has_begun:
+            running.reservation.release()
         if running.ended is not None and not running.ended.done():
             running.ended.set_result(None)
 

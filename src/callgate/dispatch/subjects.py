@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from callgate.core.calls import CallerKind, ToolCall
@@ -11,6 +13,10 @@ from callgate.core.sessions import Mode
 from callgate.dispatch.commands.sandboxes import Enclosure
 from callgate.dispatch.tools.registry import Registered
 from callgate.policy.decide import Decision, Question, Rulebook
+from callgate.sandbox.jails import Network
+
+if TYPE_CHECKING:
+    from callgate.policy.guard import Flow
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -29,7 +35,19 @@ class Subject(msgspec.Struct, frozen=True):
         """All that a decision without rules depends on, beside the mode and the caller."""
         if self.enclosure is None:
             return self.tool.policy_key
-        return f"{self.tool.policy_key} {self.enclosure.read_only} {self.enclosure.widened}"
+        around = self.enclosure
+        return f"{self.tool.policy_key} {around.read_only} {around.widened} {self.contained}"
+
+    @property
+    def contained(self) -> bool:
+        """Its commands run in a sandbox from which they reach no network."""
+        around = self.enclosure
+        return (
+            around is not None
+            and around.profile is not None
+            and not around.delegated
+            and around.network in (Network.NONE, Network.LOOPBACK)
+        )
 
     @property
     def widened(self) -> bool:
@@ -52,8 +70,10 @@ class Findings(msgspec.Struct, frozen=True):
     decision: Decision | None = None
 
 
-def question(call: ToolCall, subject: Subject, book: Rulebook) -> Question:
-    """What the policy is asked about a call."""
+def question(
+    call: ToolCall, subject: Subject, book: Rulebook, flow: Flow | None = None
+) -> Question:
+    """What the policy is asked about a call. `flow` is where its destinations come from."""
     tool, session = subject.tool, call.session
     return Question(
         tool=tool.name,
@@ -68,4 +88,7 @@ def question(call: ToolCall, subject: Subject, book: Rulebook) -> Question:
         arguments_sha256=subject.checked.sha256,
         read_only_sandbox=subject.enclosure is not None and subject.enclosure.read_only,
         network=subject.widened,
+        contained=subject.contained,
+        outward=tool.outward,
+        flow=flow,
     )

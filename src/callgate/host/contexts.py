@@ -25,7 +25,7 @@ _NOWHERE = frames.CallContext(session_id="", tool_use_id="", workspace_path="")
 
 
 class HostContext(ToolContext):
-    __slots__ = ("_pipe", "request")
+    __slots__ = ("_pipe", "_traceparent", "request")
 
     def __init__(self, request: frames.Request[frames.ExecuteTool], pipe: Pipe) -> None:
         given = request.params.context
@@ -39,6 +39,12 @@ class HostContext(ToolContext):
         self._cancel_event = asyncio.Event()
         self._logger = self._files = self._environment = self._launcher = None
         self._pipe = pipe
+        self.trace = None
+        self._traceparent = request.params.traceparent
+
+    @property
+    def traceparent(self) -> str | None:
+        return None if self._traceparent is UNSET else self._traceparent
 
     @property
     def call(self) -> str:

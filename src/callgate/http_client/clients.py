@@ -6,12 +6,14 @@ Certificates are always checked, redirects never followed.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from ipaddress import ip_address
 
 import httpx2
 
 CONNECT_S = 10.0
 _MOST_CONNECTIONS = 100
+_MOST_UNREAD = 64 * 1024
 _TRUSTS_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
@@ -39,6 +41,19 @@ def open_client(
         # context without any trusts nobody.
         verify=True if url.scheme == "https" else _TRUSTS_NOBODY,
     )
+
+
+async def post(
+    client: httpx2.AsyncClient, url: httpx2.URL, content: bytes, headers: Mapping[str, str]
+) -> tuple[int, Mapping[str, str]]:
+    """The status and the headers of an answer. Of its body little is read: it may have no end."""
+    async with client.stream("POST", url, content=content, headers=headers) as response:
+        size = 0
+        async for part in response.aiter_raw():
+            size += len(part)
+            if size > _MOST_UNREAD:
+                break
+        return response.status_code, response.headers
 
 
 def is_loopback(host: str) -> bool:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
+from callgate.audit.forward import end_of
 from callgate.core.sessions import Mode
 from callgate.instance.directories import ServedDirectories
 from callgate.instance.errors import CannotServe
 from callgate.instance.listeners import listen_http
 from callgate.surfaces.draining import Draining
+from callgate.surfaces.hooks.service import HookService
 from callgate.surfaces.http.access import Access, private_name, token_path
 from callgate.surfaces.http.addresses import (
     Address,
@@ -36,6 +38,7 @@ def open_http(
     ceiling: Mode | None,
     unfinished: Unfinished,
     draining: Draining,
+    hooks: Callable[[], HookService],
 ) -> tuple[LazyHttpServer, Access]:
     """A server that listens, and who may come in. Raises `CannotServe`."""
     listening, bound = listen_http(addresses)
@@ -83,6 +86,9 @@ def open_http(
         ),
         draining=draining,
         workers=lambda: wired.workers,
+        chain=lambda: wired.chain,
+        counted_from=end_of(home.audit),
+        hooks=hooks,
     )
     return LazyHttpServer(listening, dependencies), access
 

@@ -23,8 +23,10 @@ from callgate.config.schema import Settings
 from callgate.config.secrets.opening import preload
 from callgate.config.secrets.sealing import SecretsError
 from callgate.core.sessions import Mode
+from callgate.core.stores import StoreError
 from callgate.core.task_sets import start_task
 from callgate.core.version import __version__
+from callgate.instance.agent_hooks import AgentHooks
 from callgate.instance.directories import ServedDirectories
 from callgate.instance.errors import CannotServe
 from callgate.instance.http import open_http
@@ -33,6 +35,7 @@ from callgate.instance.listeners import Endpoints, listen_local
 from callgate.instance.log_file import LOG, rotate
 from callgate.instance.maintenance import LOOK_EVERY_S, Maintenance
 from callgate.instance.memory_release import Memory
+from callgate.instance.question_notices import QuestionNotices
 from callgate.instance.usage import Usage
 from callgate.policy.rules import is_within
 from callgate.surfaces.draining import Draining
@@ -47,6 +50,8 @@ from callgate.surfaces.unfinished import Unfinished
 from callgate.wiring.runtime import Wired
 
 _log = logging.getLogger("callgate.serve")
+_DECLARE_S = 5.0
+"""How long the start waits for a store that does not answer."""
 _LOOK_AGAIN_S = 0.2
 """What ends is told by an event just before it is over."""
 
@@ -78,6 +83,7 @@ class Instance:
         self._http: LazyHttpServer | None = None
         self._access: Access | None = None
         self._draining = Draining()
+        self._hooks = AgentHooks(wired, directories, self._draining)
 
     @property
     def socket(self) -> str:
@@ -146,12 +152,37 @@ class Instance:
     async def __aenter__(self) -> Instance:
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self._wired.close)
+            await self._declare_home(closing)
             self._start(closing)
             self._closing = closing.pop_all()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self._closing.aclose()
+
+    async def _declare_home(self, closing: AsyncExitStack) -> None:
+        """Raises `CannotServe` in a copy of a home that is in use. Where the store does not say so
+        now, the instance ends as soon as it does."""
+        if self._wired.sharing is None:
+            return
+
+        async def declare() -> None:
+            try:
+                await self._wired.recovery.declare(await self._wired.log.store())
+            except StoreError as error:
+                _log.warning("whether this home is a copy is not known yet: %s", error)
+
+        declaring = start_task(declare())
+        closing.callback(declaring.cancel)
+        await asyncio.wait({declaring}, timeout=_DECLARE_S)
+        if (why := self._refusal()) is not None:
+            raise CannotServe(why)
+
+    def _refusal(self) -> str | None:
+        """Why it must not go on."""
+        if self._wired.log.is_dead:
+            return "other servers took it for dead: it has to start anew"
+        return self._wired.recovery.refusal
 
     def _start(self, closing: AsyncExitStack) -> None:
         """Nothing here waits: of two who start in one process, one is first."""
@@ -167,12 +198,13 @@ class Instance:
             self.runtime, self._directories.open_session, self._wired.hosting, unfinished
         )
         chores = [*self._process_chores(), self._wired.policies.refresh]
-        is_dead = lambda: self._wired.log.is_dead  # noqa: E731
-        maintenance = Maintenance(home, self._record, server, listener, chores, is_dead)
+        maintenance = Maintenance(home, self._record, server, listener, chores, self._refusal)
         self._maintenance = maintenance
         closing.callback(maintenance.close)  # before HTTP has drained
         closing.push_async_callback(server.close)
         server.start(listener)
+        closing.push_async_callback(self._hooks.close)
+        self._hooks.start()
         reap(home)
         reap_tokens(home)
         if self._http is not None:
@@ -190,8 +222,13 @@ class Instance:
             closing.callback(start_task(self._preload_secrets()).cancel)
         if isinstance(self._access, SharedAccess):
             closing.callback(start_task(self._access.follow()).cancel)
+        notices = QuestionNotices(self._wired, self._page_url)
+        closing.callback(start_task(notices.run()).cancel)
         pruning = IdlePruning(self.runtime, self._wired.home, self._sound_settings)
         closing.callback(start_task(pruning.run()).cancel)
+
+    def _page_url(self) -> str | None:
+        return None if self._http is None else self._http.page_url
 
     async def _preload_secrets(self) -> None:
         """Have the secrets of the shared store at hand: no reader in the event loop waits."""
@@ -239,6 +276,7 @@ class Instance:
             self._ceiling,
             unfinished,
             self._draining,
+            lambda: self._hooks.service,
         )
 
     def _process_chores(self) -> list[Callable[[], object]]:

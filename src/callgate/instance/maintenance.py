@@ -5,6 +5,7 @@
                    its record is gone            -> written again
                    the settings changed          -> read again, and said to whoever listens
                    others took us for dead       -> it ends, and says so
+                   its home is a copy            -> it ends, and says so
 
 An instance that nobody can reach or stop by name is worse than none.
 """
@@ -32,15 +33,15 @@ class Maintenance:
         server: SocketServer,
         listener: Listener,
         chores: Sequence[Callable[[], object]],
-        is_dead: Callable[[], bool],
+        refusal: Callable[[], str | None],
     ) -> None:
-        """`chores` are done each second, too. `is_dead`: other servers took this one for dead."""
+        """`chores` are done each second, too. `refusal`: why it must end; None: it need not."""
         self._home = home
         self._directory = os.stat(home)
         self._record = record
         self._server = server
         self._chores = chores
-        self._is_dead = is_dead
+        self._refusal = refusal
         self._listener = listener
         self._is_leaving = False
 
@@ -50,8 +51,8 @@ class Maintenance:
             await asyncio.sleep(LOOK_EVERY_S)
             for chore in self._chores:
                 chore()
-            if self._is_dead():
-                return "other servers took it for dead: it has to start anew"
+            if (why := self._refusal()) is not None:
+                return why
             try:
                 if not self._is_leaving:
                     self._stay_known()

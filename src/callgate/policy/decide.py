@@ -1,7 +1,7 @@
 """The one algorithm of permission: a question about a call goes in, a decision comes out.
 
     mode ceiling -> rules -> per tool -> trusted workspace -> class -> destructive
-                 -> mode write -> trusted caller            (then the workspace may narrow)
+                 -> mode write or guarded -> trusted caller (then the workspace may narrow)
 
 The first step that has an answer gives it; the steps after `destructive` can only turn a
 question into a yes, and never touch a no. Grants are not here: they are remembered answers,
@@ -22,6 +22,7 @@ from callgate.core.sessions import Mode
 from callgate.policy.rules import (
     BUILT_IN,
     CLASS_DEFAULTS,
+    Budget,
     Origin,
     Outcome,
     Policy,
@@ -31,8 +32,10 @@ from callgate.policy.rules import (
     rule_applies,
 )
 
-if TYPE_CHECKING:  # few homes have rules about commands
+if TYPE_CHECKING:  # few homes have rules about commands, few calls a conversation around them
     from callgate.policy.commands import Judgement, Rules
+    from callgate.policy.guard import Flow
+    from callgate.policy.provenance.sources import Trace
 
 _HAPPENS = {
     PolicyMode.AUTO: "allowed",
@@ -44,6 +47,8 @@ _HAPPENS = {
 _REMEMBERED = 20_000
 _STRICT = {mode: at for at, mode in enumerate(PolicyMode)}
 """auto, prompt_once, prompt, deny: of several words about one tool the strictest counts."""
+GUARD_REASONS = frozenset({"untrusted_destination", "secret_outward"})
+"""Of decisions that no remembered answer for the whole tool covers (`policy.guard`)."""
 _NEEDS_NETWORK = "It needs the network."
 
 
@@ -64,6 +69,12 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """The command will run where it can change nothing; mode read then allows it."""
     network: bool = False
     """The command asks for the network, which it would not have by itself."""
+    contained: bool = False
+    """The command will run in a sandbox from which it reaches no network."""
+    outward: bool = False
+    """It sends something out of this machine, or may."""
+    flow: Flow | None = None
+    """Where its destinations come from; None: not looked at, or not known."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,9 +92,17 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """`prompt_once`: a yes counts for the rest of the session."""
     explicit: bool = False
     """The user wrote this question down: mode write does not silence it."""
+    counts_once: bool = False
+    """A yes is for this call alone: none that was given before answers it, none is remembered."""
     hosts: tuple[tuple[str, ...], ...] = ()
     """Lists of hosts, for a call that asks for the network: it reaches what each of them names.
     None at all: it reaches everything."""
+    budgets: tuple[Budget, ...] = ()
+    """What the call is counted in before it may run."""
+    provenance: tuple[Trace, ...] = ()
+    """Where the destinations of the call come from, as far as the conversation is known."""
+    any_destination: bool = False
+    """A rule allows it also for destinations that untrusted content brought in."""
     policy_reason: str = ""
     """For the audit record: what decided, and where it stands."""
 
@@ -95,7 +114,15 @@ class Rulebook:
     """The policies that hold in one workspace. Where they have no rules, a decision depends on
     so little that it is remembered."""
 
-    __slots__ = ("directory", "has_rules", "refusal", "remembered", "user", "workspace")
+    __slots__ = (
+        "budgets",
+        "directory",
+        "has_rules",
+        "refusal",
+        "remembered",
+        "user",
+        "workspace",
+    )
 
     def __init__(
         self,
@@ -111,6 +138,7 @@ class Rulebook:
         self.refusal = refusal
         """What is decided of every call with effects, while the settings cannot be used."""
         self.has_rules = bool(user.rules) or (workspace is not None and bool(workspace.rules))
+        self.budgets = user.budgets + (() if workspace is None else workspace.budgets)
         self.remembered: dict[tuple[str, str, str], Decision] = {}
         """By the key of a tool, mode and caller, whose hashes as enum members cost more than all
         the rest; nothing where there are rules."""
@@ -169,6 +197,18 @@ def ask_because_repaired(decision: Decision) -> Decision:
         outcome=Outcome.ASK,
         reason="repaired",
         sentence="The model's text had to be repaired to read this call.",
+        hosts=decision.hosts,
+    )
+
+
+def ask_because_unbound(decision: Decision) -> Decision:
+    """What is decided of a command that runs where rules about paths bind nothing."""
+    if decision.outcome is not Outcome.ALLOW:
+        return decision
+    return Decision(
+        outcome=Outcome.ASK,
+        reason="unbound",
+        sentence="Rules about paths cannot bind a command that the agent runs itself.",
         hosts=decision.hosts,
     )
 
@@ -370,6 +410,8 @@ def _by_commands(question: Question, rules: list[Rule]) -> Decision | None:
         # A doubt alone is not a question the user wrote down, but where they wrote what they
         # deny or want to be asked about, a doubt may hide just that.
         explicit=decisive is not None or any(r.decision is not Outcome.ALLOW for r in rules),
+        any_destination=judgement.outcome == "allow"
+        and all(rules[i].untrusted_destinations for i in judgement.rules),
     )
 
 
@@ -409,6 +451,7 @@ def _from_rule(rule: Rule) -> Decision:
         sentence=f"Rule: {rule}.",
         origin=rule.origin,
         explicit=True,
+        any_destination=rule.decision is Outcome.ALLOW and rule.untrusted_destinations,
     )
 
 
@@ -440,6 +483,8 @@ def _lower(question: Question, decision: Decision, *, confirm_destructive: bool)
         return Decision(
             outcome=Outcome.ALLOW, reason="mode_write", sentence="Mode write asks no question."
         )
+    if question.mode is Mode.GUARDED and not insists and (reason := _in_guarded_mode(question)):
+        return Decision(outcome=Outcome.ALLOW, reason="mode_guarded", sentence=reason)
     if question.mode is Mode.READ and _jailed(question) and not insists:
         return Decision(
             outcome=Outcome.ALLOW,
@@ -453,3 +498,54 @@ def _lower(question: Question, decision: Decision, *, confirm_destructive: bool)
             sentence=f"Caller {question.caller} is part of the program itself.",
         )
     return decision
+
+
+def _in_guarded_mode(question: Question) -> str:
+    """Why mode guarded runs a call without a question; empty where it asks."""
+    flow = question.flow
+    if question.contained:
+        return "Mode guarded runs commands in a sandbox without network."
+    if question.effect is SideEffects.WRITE and not question.outward:
+        if not question.destructive or (flow is not None and flow.inside):
+            return "Mode guarded changes files inside the workspace."
+        return ""
+    if flow is None:
+        return ""
+    if flow.vouched or (flow.takes_destinations and not flow.destinations):
+        return "Mode guarded lets this go where your words, settings or answers say."
+    return ""
+
+
+def guard(decision: Decision, flow: Flow, mode: Mode) -> Decision:
+    """What is decided of a call after a look at where its destinations come from: never laxer."""
+    if flow.destinations:
+        decision = msgspec.structs.replace(decision, provenance=flow.destinations)
+    if decision.outcome is Outcome.DENY or decision.any_destination:
+        return decision
+    from callgate.policy.guard import describe, objection  # lazy: most calls have no conversation  # noqa: PLC0415
+
+    objected = objection(flow)
+    if objected is None and mode is Mode.GUARDED and not decision.explicit:
+        if decision.outcome is Outcome.ASK and flow.unvouched:
+            why = f"Mode guarded asks, because {describe(flow)}"
+            return msgspec.structs.replace(decision, reason="mode_guarded", sentence=why)
+        return _within_hosts(decision, flow)
+    if objected is None:
+        return decision
+    reason, sentence = objected
+    return msgspec.structs.replace(
+        decision,
+        outcome=Outcome.ASK,
+        reason=reason,
+        sentence=sentence,
+        origin=BUILT_IN,
+        remember=False,
+        explicit=True,
+    )
+
+
+def _within_hosts(decision: Decision, flow: Flow) -> Decision:
+    """A command that runs because of the hosts in its words reaches no others."""
+    if decision.reason != "mode_guarded" or not flow.hosts:
+        return decision
+    return msgspec.structs.replace(decision, hosts=(*decision.hosts, flow.hosts))

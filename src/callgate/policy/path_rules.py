@@ -121,7 +121,8 @@ def _hides(rule: Rule, question: Question, files: FileTools) -> bool | None:
     anywhere = msgspec.structs.replace(rule, path=None)
     if applies(anywhere, question) and speaks_of_command(rule, question):
         return True
-    if rule.tool is None or rule.command or rule.arguments or rule.arguments_sha256:
+    looks = rule.command or rule.arguments or rule.without or rule.arguments_sha256
+    if rule.tool is None or looks:
         return None
     of_any_tool = msgspec.structs.replace(anywhere, tool=None)
     if not applies(of_any_tool, question):

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from callgate.core.calls import CallerKind
+from callgate.core.content import Label
 from callgate.core.effects import SideEffects
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.text.path_globs import RuleGlob
@@ -55,6 +56,7 @@ class Origin(msgspec.Struct, frozen=True):
         return self.file if self.line is None else f"{self.file}:{self.line}"
 
 
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
 BUILT_IN = Origin("built-in default")
 
 
@@ -75,6 +77,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     caller: CallerKind | None = None
     arguments: Mapping[str, str] = {}
     """Argument name to a glob over its text."""
+    without: tuple[str, ...] = ()
+    """Arguments that a call does not have, or has empty."""
     arguments_sha256: str | None = None
     """Exactly these arguments."""
     workspace: str | None = None
@@ -82,6 +86,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     network: bool | tuple[str, ...] | None = None
     """Whether the call asks for the network. An `allow` covers such a call only if this is
     true, and then covers the others too. Hosts are a yes that goes no further than these."""
+    untrusted_destinations: bool = False
+    """An `allow` that holds also for destinations that untrusted content brought in."""
     origin: Origin = BUILT_IN
 
     def __str__(self) -> str:
@@ -95,11 +101,37 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
                 ("workspace", self.workspace),
                 ("arguments_sha256", self.arguments_sha256),
                 ("network", _network_text(self.network)),
+                ("untrusted_destinations", "true" if self.untrusted_destinations else None),
             )
             if value is not None
         ]
         conditions += [f"{name} = {glob}" for name, glob in self.arguments.items()]
+        conditions += [f"without {name}" for name in self.without]
         return f"{self.decision} {', '.join(conditions)}"
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """How much may happen before a person is asked."""
+
+    amount: str
+    """`calls`, `bytes_out` or `destinations`."""
+    per: Literal["session", "day"]
+    tool: str | None = None
+    """None: of all tools together."""
+    limit: int
+    origin: Origin = BUILT_IN
+
+
+class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
+    enabled: bool = True
+    destinations: tuple[str, ...] = ()
+    """Globs of addresses, hosts and accounts to which anything may go."""
+    labels: Mapping[Label, tuple[str, ...]] = {}
+    """Globs of tools whose output has a label, beside what they declare."""
+    parameters: Mapping[str, tuple[str, ...]] = {}
+    """Tool to the parameters that say where its effect goes."""
+    without_conversation: bool = False
+    """Guard sessions too in which nobody tells what the user wrote."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,8 +145,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[Rule, ...] = ()
     confirm_destructive: bool = False
     """In mode write: ask before a destructive tool all the same."""
+    guard: GuardSettings = GuardSettings()
     hosts: tuple[str, ...] | None = None
     """In a workspace's own file: no command reaches any other. None: no opinion."""
+    budgets: tuple[Budget, ...] = ()
+    """Each of them holds, so that a workspace's own can only narrow."""
 
 
 CLASS_DEFAULTS: Mapping[SideEffects, Setting] = {
@@ -185,6 +220,8 @@ def rule_applies(
         covered = [covers_path(rule, resolved) for resolved in resolved_paths]
         if not covered or not (any(covered) if fold else all(covered)):
             return False
+    if any(arguments.get(name) not in _EMPTY for name in rule.without):
+        return False
     return all(
         name in arguments and glob_matches(glob, _as_text(arguments[name]), paths=False, fold=fold)
         for name, glob in rule.arguments.items()

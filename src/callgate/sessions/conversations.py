@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from callgate.core.content import TextBlock
+from callgate.core.content import TextBlock, ToolResultBlock
 from callgate.core.events import (
     MODE_CHANGED,
     SESSION_RESUMED,
@@ -39,17 +39,25 @@ from callgate.redaction.texts import redact
 
 _MODEL = "model"
 """In what belongs to a session beside the rest."""
+_USER_WORDS = "user_words"
+"""In what is kept of a message."""
 _LONGEST_TITLE = 80
 
 
 class Conversations:
     def __init__(
-        self, log: SessionLog, sink: EventSink, roots: Callable[[], Collection[Root]]
+        self,
+        log: SessionLog,
+        sink: EventSink,
+        roots: Callable[[], Collection[Root]],
+        heard: Callable[[Session, str, str], None] = lambda session, words, text: None,
     ) -> None:
-        """`roots` are those that the settings grant beside a workspace."""
+        """`roots` are those that the settings grant beside a workspace; `heard` is told what the
+        user of a session wrote, and the whole text of that message."""
         self._log = log
         self._sink = sink
         self._roots = roots
+        self._heard = heard
 
     async def resume(self, session_id: str) -> tuple[Session, Snapshot]:
         """Take a session over, with what is still open in it.
@@ -91,16 +99,21 @@ class Conversations:
         assert session.turn_id is not None
         return session.turn_id
 
-    def open_turn(self, session: Session, prompt: Message, turn: str) -> asyncio.Future[Any]:
+    def open_turn(
+        self, session: Session, prompt: Message, turn: str, user_words: str | None = None
+    ) -> asyncio.Future[Any]:
         """The same, with an id, for who does not wait: done when it is on the disk, prompt and
-        all."""
+        all. `user_words`: what of the prompt the user wrote, if that is not all of it."""
         if session.turn_id is not None:
             raise ValueError(f"turn {session.turn_id} is under way")
         title = session.title or title_of(prompt)
         self._update(session, turn_id=turn, title=title)
         session.turn_id, session.title = turn, title
         self.emit(session, TURN_STARTED, "user", {})
-        return self.say(session, prompt)
+        if session.is_worker:  # the prompt of a sub-agent is the model's
+            return self.say(session, prompt)
+        words = text_of_prompt(prompt) if user_words is None else user_words
+        return self.say(session, prompt, user_words=words)
 
     async def end_turn(
         self,
@@ -127,23 +140,34 @@ class Conversations:
             session, UpdateSession(session=session.id, turn_id=None, at=time.time()), insist=True
         )
 
-    def say(self, session: Session, message: Message, *, soon: bool = False) -> asyncio.Future[Any]:
+    def say(
+        self,
+        session: Session,
+        message: Message,
+        *,
+        soon: bool = False,
+        user_words: str | None = None,
+    ) -> asyncio.Future[Any]:
         """Add a message to the conversation. Done when it is on the disk: before anything that
-        is written later. `soon`: nobody waits for it."""
-        stored = StoredMessage(
-            id=ulid(), turn_id=session.turn_id, body=msgspec.to_builtins(message)
-        )
+        is written later. `soon`: nobody waits for it. `user_words`: what of it a person wrote."""
+        body = msgspec.to_builtins(message)
+        if user_words is not None:
+            self._heard(session, user_words, text_of_prompt(message) or "")
+            body[_USER_WORDS] = user_words
+        stored = StoredMessage(id=ulid(), turn_id=session.turn_id, body=body)
         op = AppendMessages(session=session.id, messages=(stored,), at=time.time())
         return self._log.commit(session, op, soon=soon)
 
     async def messages(self, session: Session) -> list[Message]:
         """The whole conversation; empty before anything was said."""
+        return [msgspec.convert(each.body, Message) for each in await self.stored(session)]
+
+    async def stored(self, session: Session) -> list[StoredMessage]:
+        """The same as it is kept."""
         if not self._log.holds(session.id):  # it is made with the first thing that is said
             return []
         await self._log.flush()
-        store = await self._log.store()
-        stored = await _all(store, session.id)
-        return [msgspec.convert(each.body, Message) for each in stored]
+        return await _all(await self._log.store(), session.id)
 
     async def store(self) -> Store:
         """What is kept, to read. Raises the `StoreError` for which there is none."""
@@ -206,6 +230,19 @@ class Conversations:
             self._log.append(session, event)
         self._sink.emit(event)
         return event.id
+
+
+def text_of_prompt(message: Message) -> str | None:
+    """What a message says in the user's role; None if it carries what tools gave back."""
+    if any(isinstance(block, ToolResultBlock) for block in message.content):
+        return None
+    return "\n".join(block.text for block in message.content if isinstance(block, TextBlock))
+
+
+def user_words_of(body: Mapping[str, Any]) -> str | None:
+    """What of a kept message a person wrote; None: nothing, or it is not known."""
+    words = body.get(_USER_WORDS)
+    return words if isinstance(words, str) else None
 
 
 def title_of(prompt: Message) -> str | None:

@@ -4,6 +4,9 @@
     dead, of another home      -> `gone` since a moment: a process of that home reads its journal
     still unread after a while -> `lost`: its calls without effects end as interrupted
 
+A home that was copied, id and all, is found out while both are in use (`CopiedHome`): journals of
+the one would count as read by the other.
+
 A home that comes back and one that declares it lost exclude each other: both change one shared
 entry by compare-and-set. Lines that a lost home wrote and the store ended otherwise, and lines
 written for it by another home, get a note, so that `audit verify` does not take them for forgeries.
@@ -23,7 +26,7 @@ from callgate.core.stores import Store
 GONE = "gone_owner"
 """Kind of entry: a dead owner, by its name."""
 HOME = "home"
-"""Kind of entry: the owner that looks after a home, by the home's id."""
+"""Kind of entry: the owner that looks after a home and where that home is, by the home's id."""
 NOTE = "audit_note"
 """Kind of entry: why a line is not as the store has it, by the line's id."""
 SUPERSEDED = "superseded"
@@ -40,10 +43,22 @@ class HomeIdentity(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     lost_after_s: float = 15 * 60.0
     """How long a home whose process died is waited for."""
+    place: str = ""
+    """Where its directory is; a copy is elsewhere."""
 
     def has(self, owner: str) -> bool:
         """Whether the journal of an owner is here, or nowhere."""
         return home_of(owner) in (None, self.id)
+
+
+class CopiedHome(Exception):
+    """Another directory with the id of this home is in use; `str` says what to do."""
+
+    def __init__(self, keeper: str) -> None:
+        super().__init__(
+            "its home was copied from one in which a server runs now, and has the same id"
+            f" ({home_of(keeper)}): remove the file home.id of the copy, and start it again"
+        )
 
 
 class _Absence(msgspec.Struct, frozen=True):
@@ -115,11 +130,25 @@ async def forget_absences(store: Store, waited_for: Collection[str]) -> None:
 
 
 async def declare_home(store: Store, home: HomeIdentity) -> None:
-    """Have it known that a process of this home lives, and reads what its dead left."""
-    for entry in await store.entries(HOME):
-        if entry.name == home.id and await store.alive(entry.value):
+    """Have it known that a process of this home lives, and reads what its dead left.
+
+    Raises `CopiedHome` where one of another directory with this id does so already: of two that
+    come at once one is refused."""
+    while True:
+        entries = {each.name: each for each in await store.entries(HOME)}
+        known = entries.get(home.id)
+        if known is not None:
+            keeper, _, place = known.value.partition(" ")
+            if await store.alive(keeper):
+                if place and home.place and place != home.place:
+                    raise CopiedHome(keeper)
+                return
+        value = f"{store.owner} {home.place}".rstrip()
+        version = 0 if known is None else known.version
+        put = PutEntry(kind=HOME, name=home.id, value=value, expected=version)
+        (receipt,) = await store.commit(put)
+        if receipt.applied:
             return
-    await store.commit(PutEntry(kind=HOME, name=home.id, value=store.owner))
 
 
 def note_line(line: str, why: str) -> PutEntry:
@@ -149,6 +178,6 @@ async def _is_overdue(
 ) -> bool:
     if at - absence.since < home.lost_after_s or await store.alive(owner):
         return False
-    living = {entry.name: entry.value for entry in await store.entries(HOME)}
+    living = {each.name: each.value.partition(" ")[0] for each in await store.entries(HOME)}
     keeper = living.get(home_of(owner) or "")
     return keeper is None or not await store.alive(keeper)

@@ -219,6 +219,8 @@ def events_of(line: CallRecord) -> list[Event]:
         }
         if line.sandbox is not None:
             payload["sandbox"] = line.sandbox
+        if line.provenance:
+            payload["provenance"] = list(line.provenance)
         events.append(_event(line, line.called, None, CALLED, ended - line.ms / 1000, payload))
     type = line.end or implied_end(line.error_class)
     if type not in TERMINAL:

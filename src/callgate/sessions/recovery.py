@@ -64,6 +64,8 @@ class Recovery:
         self._audit = audit
         self._directory = directory
         self._is_key_shared = False
+        self.refusal: str | None = None
+        """Why this runtime must not live on: its home is a copy of another that is in use."""
 
     async def enter(self, store: Store) -> Store:
         """A store in which nothing of the dead is open, unless it cannot be read now: then they
@@ -88,8 +90,7 @@ class Recovery:
                 store = await self._log.store()
                 if not self._is_key_shared:
                     await self._share_key(store)
-                if self._home is not None and self._audit is not None:
-                    await _declare(store, self._home)
+                await self.declare(store)
                 if not await self._recover(store):
                     wait_s = _AGAIN_S
                 problem = ""
@@ -99,6 +100,17 @@ class Recovery:
                 problem = str(error)
                 wait_s = _LOOK_EVERY_S if isinstance(error, StoreUnreadable) else _AGAIN_S
             await asyncio.sleep(wait_s)
+
+    async def declare(self, store: Store) -> None:
+        """Have it known that a process of this home lives on. Sets `refusal` where it must not."""
+        if self._home is None or self._audit is None:
+            return
+        from callgate.sessions import homes  # lazy: most stores have one home  # noqa: PLC0415
+
+        try:
+            await homes.declare_home(store, self._home)
+        except homes.CopiedHome as error:
+            self.refusal = str(error)
 
     async def _recover(self, store: Store) -> bool:
         """Whether nothing of the dead is left open, as far as we can tell."""
@@ -199,12 +211,6 @@ async def _recover(
     await owed_lines.write_owed(store, audit, home)
     if home is not None:
         await _forget(store)
-
-
-async def _declare(store: Store, home: HomeIdentity) -> None:
-    from callgate.sessions.homes import declare_home  # lazy: as above  # noqa: PLC0415
-
-    await declare_home(store, home)
 
 
 async def _forget(store: Store) -> None:

@@ -87,17 +87,18 @@ class SessionTurn:
 
     # For whoever starts it.
 
-    def open(self, prompt: Message) -> asyncio.Future[Any]:
-        """Begin it with what the user says. Done when that is on the disk."""
+    def open(self, prompt: Message, user_words: str | None = None) -> asyncio.Future[Any]:
+        """Begin it with what the user says. Done when that is on the disk. `user_words`: what of
+        it they wrote themselves, if that is not all of it."""
         if self.is_cancelled:  # meanwhile: it does not begin
             raise asyncio.CancelledError
-        written = self._conversations.open_turn(self.session, prompt, self.id)
+        written = self._conversations.open_turn(self.session, prompt, self.id, user_words)
         self.state = TurnState.OPEN
         return written
 
-    async def begin(self, prompt: Message) -> str:
+    async def begin(self, prompt: Message, user_words: str | None = None) -> str:
         """The same for who waits until it is on the disk; its id."""
-        written = self.open(prompt)
+        written = self.open(prompt, user_words)
         try:
             await written
         except asyncio.CancelledError:  # it is on its way to the disk

@@ -20,6 +20,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack,
 
 import msgspec
 
+from callgate.core.content import Label
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.tools import ToolContext, ToolDefinition, ToolKind, ToolOutput
 from callgate.dispatch.tools.checks import examine
@@ -47,6 +48,10 @@ class ToolOptions(TypedDict, total=False):
     """Instead of the docstring's."""
     path_params: Iterable[str] | None
     """Parameters that name files in the workspace, beside those annotated as `Path`."""
+    destination_params: Iterable[str] | None
+    """Parameters that say where an effect goes; None: found by their names."""
+    output_labels: Iterable[Label | str] | None
+    """What its output is: `private`, `untrusted`, `vouched`, `workspace`, `memory`."""
     timeout_s: float | None
     max_concurrent: int | None
     requires_workspace: bool
@@ -157,6 +162,7 @@ def _tool_function(given: Any, options: ToolOptions) -> ToolFunction[..., Any]:
 def _definition(name: str, signature: Signature, options: ToolOptions) -> ToolDefinition:
     description = options.get("description")
     path_params = options.get("path_params")
+    destinations = options.get("destination_params")
     return ToolDefinition(
         name=name,
         description=signature.description if description is None else description,
@@ -164,6 +170,8 @@ def _definition(name: str, signature: Signature, options: ToolOptions) -> ToolDe
         side_effects=_effect(options.get("side_effects"), name),
         capabilities=_capabilities(options, name),
         path_params=None if path_params is None else tuple(path_params),
+        destination_params=None if destinations is None else tuple(destinations),
+        output_labels=_labels(options.get("output_labels"), name),
         timeout_s=options.get("timeout_s"),
         max_concurrent=options.get("max_concurrent"),
         requires_workspace=options.get("requires_workspace", True),
@@ -180,6 +188,13 @@ def _definition(name: str, signature: Signature, options: ToolOptions) -> ToolDe
 def _effect(given: SideEffects | str | None, name: str) -> SideEffects | None:
     try:
         return None if given is None else SideEffects.parse(given)
+    except ValueError as error:
+        refuse(name, str(error))
+
+
+def _labels(given: Iterable[Label | str] | None, name: str) -> frozenset[Label] | None:
+    try:
+        return None if given is None else frozenset(Label(each) for each in given)
     except ValueError as error:
         refuse(name, str(error))
 

@@ -63,7 +63,7 @@ from callgate.storage.endings import event_of
 from callgate.storage.forks import append_messages, fork
 from callgate.storage.views import Blob, EmptiedEvent, View
 
-_CHANGEABLE = ("workspace", "mode", "title", "extra_roots", "tags", "turn_id", "meta")
+_CHANGEABLE = ("workspace", "mode", "title", "extra_roots", "tags", "turn_id", "meta", "labels")
 
 
 def apply(op: Op[Any], view: View) -> Any:
@@ -72,10 +72,15 @@ def apply(op: Op[Any], view: View) -> Any:
         _check_fence(op, view)
     meaning = _MEANINGS.get(type(op))
     if meaning is None:
-        from callgate.storage.pruning import MEANINGS  # lazy: few commands prune  # noqa: PLC0415
-
-        meaning = MEANINGS[type(op)]
+        meaning = _rare_meaning(type(op))
     return meaning(op, view)
+
+
+def _rare_meaning(kind: type[Op[Any]]) -> Callable[[Any, View], Any]:
+    from callgate.storage.budgets import MEANINGS as BUDGETS  # lazy: few have budgets  # noqa: PLC0415
+    from callgate.storage.pruning import MEANINGS as PRUNING  # lazy: few commands prune  # noqa: PLC0415
+
+    return BUDGETS[kind] if kind in BUDGETS else PRUNING[kind]
 
 
 def _check_fence(op: SessionOp[Any], view: View) -> None:
@@ -133,6 +138,9 @@ def _delete(view: View, session: StoredSession, by: str | None) -> None:
         raise SessionLocked(session.id, session.owner)
     for worker in view.find(StoredSession, "parent", session.id):
         _delete(view, worker, by)
+    from callgate.storage.budgets import forget_ledger  # lazy: few sessions are deleted  # noqa: PLC0415
+
+    forget_ledger(view, session.id)
     view.delete(session)
 
 
@@ -271,11 +279,19 @@ def _claim_outbox(op: ClaimOutbox, view: View) -> tuple[str, ...]:
 def _put_entry(op: PutEntry, view: View) -> EntryReceipt:
     known = view.get(SharedEntry, (op.kind, op.name))
     version = known.version if known is not None else 0
+    if known is not None and known.put_by == op.id:  # once more: its answer was lost
+        return EntryReceipt(True, known)
     if op.expected not in (None, version):
         return EntryReceipt(False, known)
     if known is not None and known.value == op.value:
         return EntryReceipt(True, known)
-    entry = SharedEntry(kind=op.kind, name=op.name, value=op.value, version=version + 1)
+    entry = SharedEntry(
+        kind=op.kind,
+        name=op.name,
+        value=op.value,
+        version=version + 1,
+        put_by="" if op.expected is None else op.id,
+    )
     view.put(entry)
     view.touch_entries(op.kind)
     return EntryReceipt(True, entry)

@@ -19,6 +19,9 @@ _EMPTIED: Mapping[str, Any] = {
     "diffs": [],
     "command_summary": None,
     "why": "",
+    "provenance": [],
+    "provenance_lines": [],
+    "destinations": [],
 }
 _DROPPED = ("arguments", "reason")
 """Of an answer: what was to run instead, and words that were told to the agent."""

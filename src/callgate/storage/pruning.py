@@ -25,6 +25,7 @@ from callgate.core.stored import (
     StoredSession,
 )
 from callgate.core.stores import pruned_id
+from callgate.storage.budgets import forget_ledger
 from callgate.storage.endings import event_of
 from callgate.storage.views import View
 
@@ -102,6 +103,7 @@ def prune_sessions(op: PruneSessions, view: View) -> SessionPruning:
     for family in going:
         for session in family:
             view.drop(session)
+            forget_ledger(view, session.id)
             rows += session.last_seq + session.messages
         removed += family
         if op.rows is not None and rows >= op.rows:

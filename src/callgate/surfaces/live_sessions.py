@@ -36,7 +36,7 @@ _log = logging.getLogger("callgate.sessions")
 _INTERRUPTED = "interrupted"
 """Why a turn ended that was under way when the session's process went away."""
 
-MODES = (Mode.NONE, Mode.READ, Mode.ASK, Mode.WRITE)
+MODES = tuple(Mode)
 """From the narrowest to the widest."""
 OpenSession = Callable[[str | None, str], Session]
 """A session in a directory, or the usual one, with an id. Raises a `ToolError`."""

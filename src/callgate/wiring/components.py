@@ -21,6 +21,7 @@ from callgate.config.policies import PathRules, PolicyBook
 from callgate.config.schema import SandboxLimitsTable, Settings
 from callgate.config.stores import open_store, shared_store
 from callgate.core.calls import ToolCall
+from callgate.core.effects import SideEffects
 from callgate.core.ids import owner_id
 from callgate.core.stores import Store, StoreMisconfigured
 from callgate.core.task_sets import TaskSet
@@ -32,6 +33,7 @@ from callgate.dispatch.dispatcher import Limits, ToolDispatcher
 from callgate.dispatch.environments import Environments
 from callgate.dispatch.permission.asking import Confirmations
 from callgate.dispatch.permission.confirmations import Answer
+from callgate.dispatch.permission.flows import Flows
 from callgate.dispatch.permission.grants import Grants
 from callgate.dispatch.running import StopLimits
 from callgate.dispatch.subjects import Subject
@@ -58,6 +60,7 @@ if TYPE_CHECKING:  # loaded with the first of their tools
     from callgate.sources.packs.packs import Packs
     from callgate.sources.packs.values import Embedder
     from callgate.sources.workers.placing import PooledCalls
+    from callgate.telemetry.tracing import Tracing
     from callgate.tools.tables import EmbeddingsTable
     from callgate.wiring.sharing import Sharing
     from callgate.workspace.undo.history import History
@@ -100,10 +103,12 @@ def make_dispatcher(
     models = {name: table.tags for name, table in settings.models.items()}
     registry.tags.set_models(models, settings.model)
     registry.tags.give("settings", settings.tags)
+    grants = Grants(log)
     return dispatcher(
         authority=Authority(
             policies=policies,
-            grants=Grants(log),
+            grants=grants,
+            flows=Flows(log, bus, grants),
             confirmations=Confirmations(log, limits.confirmation_timeout_s),
             preview=partial(_preview, files, environments),
             save=partial(_save, home, policies)
@@ -220,6 +225,32 @@ def audit_log(home: Home, settings: Settings, shared: SharedStore | None = None)
     )
 
 
+def make_tracing(
+    home: Home, settings: Settings, audit: AuditLog | None, dispatcher: ToolDispatcher
+) -> Tracing | None:
+    """Telemetry, where the settings have it on and calls are recorded."""
+    if not settings.telemetry.enabled or audit is None:
+        return None
+    from importlib.util import find_spec  # lazy: most homes have none  # noqa: PLC0415
+
+    from callgate.dispatch.commands.traced_launchers import trace_call  # lazy: as above  # noqa: PLC0415
+    from callgate.telemetry.tracing import Tracing, is_disabled  # lazy: as above  # noqa: PLC0415
+
+    if is_disabled(os.environ):
+        return None
+    if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
+        _log.error("telemetry is on and cannot be sent: install callgate[otel]")
+        return None
+    tracing = Tracing(
+        home.audit,
+        os.path.join(home.path, "exports", "telemetry.json"),
+        with_arguments=settings.telemetry.arguments,
+        flush_s=settings.telemetry.flush_seconds,
+    )
+    dispatcher.trace = partial(trace_call, tracing.ratio)
+    return tracing
+
+
 def surroundings(home: Home, settings: Settings) -> Surroundings:
     """What the settings put around commands."""
     sandbox = settings.sandbox
@@ -260,6 +291,17 @@ def agent_tools(subagents: Callable[[], Subagents]) -> ToolSource:
         return OnCondition(FixedTools(factories), subagents().why_not)
 
     return Lazy(("spawn_agent", "update_plan"), load)
+
+
+def hooked_tools() -> ToolSource:
+    """What only sessions of agents with hooks see."""
+
+    def load() -> ToolSource:
+        from callgate.tools.agent_tools import factories  # lazy: few have hooks  # noqa: PLC0415
+
+        return FixedTools(tuple(factories()))
+
+    return Lazy(tuple(f"agent_{effect.value}" for effect in SideEffects), load)
 
 
 def catalogue(packs: Callable[[], Packs]) -> Iterator[ToolSource]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
@@ -27,9 +28,11 @@ from callgate.wiring.components import (
     catalogue,
     custom_tool,
     find_shared_store,
+    hooked_tools,
     make_dispatcher,
     make_packs,
     make_sharing,
+    make_tracing,
     make_workers,
     session_log,
     surroundings,
@@ -91,8 +94,13 @@ class Wired:
             saving=None if self.sharing is None else self.sharing.saving,
         )
         self.dispatcher.confinement.placement = lambda: self.workers
+        self.dispatcher.registry.pool_refusal = lambda tool, pool: self.workers.refusal(tool, pool)
+        self.tracing = make_tracing(home, settings, self._audit, self.dispatcher)
+        """None: telemetry is off."""
         self._disable_tools()
-        conversations = Conversations(self.log, self.bus, self.roots)
+        conversations = Conversations(
+            self.log, self.bus, self.roots, self.dispatcher.authority.flows.tell
+        )
         self.runtime = Runtime(self.dispatcher, self.bus, conversations, self.settings_state)
         if self.sharing is not None:
             self.sharing.begin(self.runtime, self.policies)
@@ -105,6 +113,7 @@ class Wired:
         """Register the built-in tools, and those that only an agent at work is offered."""
         self.dispatcher.registry.add(FixedTools(BUILT_IN))
         self.dispatcher.registry.add(agent_tools(lambda: self.subagents))
+        self.dispatcher.registry.add(hooked_tools())
         self.register_catalogue()
 
     def register_catalogue(self) -> None:
@@ -116,7 +125,7 @@ class Wired:
     def packs(self) -> Packs:
         """The packages of tools, once one is looked at."""
         packs = make_packs(
-            self.home, self.settings, self._bare_launcher, self.isolated, self.notices.append
+            self.home, self.settings, self.bare_launcher, self.isolated, self.notices.append
         )
         self._closers.append(packs.close)
         return packs
@@ -142,7 +151,7 @@ class Wired:
         if self._isolates is None:
             from callgate.sources.isolated import Isolates  # lazy: only for sync functions  # noqa: PLC0415
 
-            self._isolates = Isolates(self._bare_launcher)
+            self._isolates = Isolates(self.bare_launcher)
             self._closers.append(self._isolates.close)
         return self._isolates.of(factory)
 
@@ -154,7 +163,7 @@ class Wired:
         for environ in () if self.hosts is None else self.hosts.warm_environments():
             self.sandbox.warm(environ)
 
-    def _bare_launcher(self) -> Launcher:
+    def bare_launcher(self) -> Launcher:
         """For functions of the program itself: nothing is around them but their own process."""
         return self.sandbox.launcher(Enclosure(None), Session(workspace="/"))
 
@@ -195,6 +204,11 @@ class Wired:
         from callgate.sources.provider_tools import AllProvidedTools  # lazy: most homes have none  # noqa: PLC0415
 
         return AllProvidedTools(self.hosts, self.mcp)
+
+    @property
+    def chain(self) -> str | None:
+        """The name of our chain in the audit log; None: nothing is recorded."""
+        return None if self._audit is None else self._audit.end[0]
 
     @property
     def settings(self) -> Settings:
@@ -257,3 +271,5 @@ class Wired:
         await self.log.close()
         if self._audit is not None:
             self._audit.close(is_stored=self.log.is_settled)
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)

@@ -277,6 +277,28 @@ class WorkspaceFileAPI:
             finally:
                 os.close(fd)
 
+    # What others change: they say so before, and their change is noted once it was made.
+
+    def standing(self, path: str) -> Standing | None:
+        """What stands at a path that another program is about to change; refused like a change
+        of ours. None: nothing."""
+        with self.wall.spot(path) as spot, refusals.answering(path):
+            self._check(spot, path)
+            self.judge_change(spot, path)
+            if len(spot.rest) > 1:
+                return None
+            limit = MAX_BYTES if self._changes is None else self._changes.limit
+            return look(self.wall.opener, spot.fd, spot.rest[0], limit)
+
+    def note_made(self, path: str, before: Standing | None) -> Standing | None:
+        """Tell the history what another program has made of what stood there; what stands there
+        now."""
+        after = self.standing(path)
+        if self._changes is not None and after != before:
+            with self.wall.spot(path) as spot, refusals.answering(path):
+                self._changes.note(self.wall.real(spot, path), before, after)
+        return after
+
     # What a spot stands for is changed here and nowhere else.
 
     def replace(

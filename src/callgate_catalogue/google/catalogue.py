@@ -11,7 +11,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from callgate import Capability, SideEffects, ToolDefinition
+from callgate import Capability, Label, SideEffects, ToolDefinition
 from callgate.packs.tools import ToolKind
 
 TYPE_CHECKING = False
@@ -130,6 +130,12 @@ _UPDATES = _text("Who is told by mail.", enum=["all", "externalOnly", "none"], d
 _DUE = _text("A day, such as 2026-01-31.", minLength=1)
 _MIME = _text("Default: text/plain, or by the name of the file.", minLength=3)
 
+_DESTINATIONS = frozenset(
+    {"to", "cc", "bcc", "attendees", "fileId", "folderId", "documentId", "spreadsheetId"}
+    | {"eventId", "calendarId", "taskListId", "taskId"}
+)
+"""Parameters that say whom a change reaches, or what it changes."""
+
 
 def _row(
     name: str,
@@ -152,6 +158,7 @@ def _row(
         effect = SideEffects.NETWORK
     elif Capability.WRITES_FILES in capabilities:
         effect = SideEffects.WRITE
+    destinations = tuple(each for each in properties if each in _DESTINATIONS)
     definition = ToolDefinition(
         name=name,
         description=description,
@@ -160,6 +167,8 @@ def _row(
         capabilities=capabilities,
         requires_workspace=bool(paths),
         path_params=paths,
+        destination_params=destinations if effect is SideEffects.NETWORK else (),
+        output_labels=frozenset({Label.PRIVATE, Label.UNTRUSTED}),
         kind=kind,
         argument_aliases=aliases,
         source="builtin",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from callgate import Capability, SideEffects, ToolDefinition
+from callgate import Capability, Label, SideEffects, ToolDefinition
 from callgate.packs.tools import Row
 
 _ID = {"type": "string", "minLength": 2, "maxLength": 10}
@@ -34,6 +34,7 @@ def _row(
         capabilities=frozenset({capability}),
         requires_workspace=False,
         path_params=(),
+        output_labels=frozenset({Label.MEMORY}),
         kind="other" if writes else "search",
         hidden_from_workers=True,
         source="builtin",

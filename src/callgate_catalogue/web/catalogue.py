@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from callgate import Capability, SideEffects, ToolDefinition
+from callgate import Capability, Label, SideEffects, ToolDefinition
 from callgate.packs.tools import Row
 
 _READ = frozenset({Capability.READ_ONLY, Capability.ACCESSES_NETWORK})
@@ -37,6 +37,7 @@ CATALOGUE: tuple[Row, ...] = (
             capabilities=_READ,
             requires_workspace=False,
             path_params=(),
+            destination_params=(),
             kind="search",
             source="builtin",
         ),
@@ -84,6 +85,7 @@ CATALOGUE: tuple[Row, ...] = (
     Row(
         ToolDefinition(
             name="api_call",
+            output_labels=frozenset({Label.UNTRUSTED}),
             description=(
                 "Make one HTTP request and get status, headers and body. To read a page use"
                 " web_fetch. A redirect to another host is not followed but returned."

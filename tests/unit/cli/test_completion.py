@@ -82,7 +82,7 @@ def completed(shell: str, *words: str, cwd: Path) -> set[str]:
 def test_a_shell_completes_commands_options_and_tools(shell: str, ws: Path) -> None:
     assert completed(shell, "", cwd=ws) == {name.split()[0] for name in every()}
     assert completed(shell, "--v", cwd=ws) == {"--version"}
-    assert completed(shell, "audit", "", cwd=ws) == {"tail", "search", "verify"}
+    assert completed(shell, "audit", "", cwd=ws) == {"tail", "search", "verify", "export"}
     assert completed(shell, "call", "rea", cwd=ws) == {"read_file"}
     assert completed(shell, "call", "x", "--no", cwd=ws) == {"--no-input", "--no-instance"}
     assert completed(shell, "policy", "explain", "--cal", cwd=ws) == {"--caller"}

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from callgate.cli.ui.decision_words import WORDS
-from callgate.policy import decide
+from callgate.policy import budgets, decide
 from tests.unit.cli.instances import short_directory
 from tests.unit.cli.running import CALLGATE, LIMIT_S, Terminal, callgate, environment, start
 
@@ -146,8 +146,8 @@ def test_an_instance_says_where_its_dashboard_is(ws: Path) -> None:
 
 
 def test_every_reason_of_a_decision_has_words() -> None:
-    source = Path(decide.__file__).read_text()
-    codes = re.findall(r'reason="(\w+)"|_from_mode\(\s*[\w.]+,\s+"(\w+)"', source)
+    source = Path(decide.__file__).read_text() + Path(budgets.__file__).read_text()
+    codes = re.findall(r'reason="(\w+)"|(?:_from_mode\(\s*[\w.]+|_ask\(decision),\s+"(\w+)"', source)
     assert {code for pair in codes for code in pair if code} == set(WORDS)
 
 

@@ -1,245 +1,105 @@
-"""Commands of `callgate call shell`: nothing approves itself, and nothing outlives the runtime."""
+"""`callgate sandbox -- COMMAND` runs a program with our terminal, inside the sandbox."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from callgate.sandbox import machines
-from tests.unit.cli.running import CALLGATE, callgate, running, start, wait_until_gone
+from callgate.cli.sandboxed_agents import prepared
+from tests.needs import needs
 
-PROFILES = {
-    "read": (["--mode", "read"], ""),
-    "workspace": ([], ""),
-    "workspace with network": (["network=true"], ""),
-    "open": ([], '[sandbox]\nprofile = "open"\n'),
-}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _needs_a_sandbox() -> None:
-    if all(each.problem for each in machines.look_now() if each.name in ("namespaces", "bubblewrap")):
-        pytest.skip("needs namespaces: not for us here")
-
-
-class Place:
-    """A home and a workspace, not in /tmp, which commands do not see."""
-
-    def __init__(self, base: Path) -> None:
-        self.home, self.ws, self.outside = base / "home", base / "ws", base / "outside"
-        for path in (self.home, self.ws, self.outside):
-            path.mkdir(mode=0o700)
-        self.env = {"CALLGATE_HOME": str(self.home), "HOME": str(base)}
-
-    def run(self, *words: str) -> Any:
-        return callgate(*words, cwd=self.ws, env=self.env)
-
-    def files(self) -> list[str]:
-        """All but the logs and locks, which every process leaves."""
-        parents = (self.home, self.ws, self.outside)
-        return sorted(str(path) for parent in parents for path in parent.iterdir())
-
-    def settings(self, text: str) -> None:
-        (self.home / "settings.toml").write_text(text)
+pytestmark = needs("linux")
 
 
 @pytest.fixture
-def place() -> Iterator[Place]:
-    with tempfile.TemporaryDirectory(prefix="callgate-", dir="/var/tmp") as base:
-        yield Place(Path(base))
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "gate").mkdir(mode=0o700)
+    (tmp_path / "person").mkdir()
+    (tmp_path / "person/secret.txt").write_text("secret")
+    return tmp_path
 
 
-def attempts(place: Place, question: str) -> list[str]:
-    """Each ends with 0 if it gets anywhere. The mark of a call is taken off first."""
-    ours = f"env -u CALLGATE_CALL CALLGATE_HOME={place.home} {CALLGATE}"
-    home = place.home
-    return [
-        f"{ours} call --yes write_file path=approved content=x --workspace {place.outside}",
-        f"{ours} call --yes shell command=true --workspace {place.outside}",
-        f"{ours} confirmations allow {question}",
-        f"{ours} confirmations deny {question}",
-        f"{ours} confirmations | grep {question}",
-        f"{ours} trust {place.outside}",
-        f"{ours} audit tail | grep .",  # where there is no home, there is nothing to print
-        f"ls {home}",
-        f"cat {home}/settings.toml",
-        f"cat {home}/callgate.db",
-        f"cat {home}/audit.jsonl",
-        f"ls {home}/run",
-        f"echo 'mode = \"write\"' >> {home}/settings.toml",
-        f"echo x > {home}/rules.toml",
-        f"mkdir {home}/x",
-        f'python3 -c \'import os; os.rename("{home}", "{home}.old")\'',
-        f'python3 -c \'import os; os.rename("{home.parent}", "{home.parent}.old")\'',
-        f"umount {home}",
-        f"ln {home}/settings.toml {place.ws}/linked",
-        "tr '\\0' '\\n' < /proc/$PPID/environ | grep CALLGATE_HOME",
-        f"cat /proc/[0-9]*/environ 2>/dev/null | grep -a 'CALLGATE_HOME={home}'",
-    ]
+def sandbox(place: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "CALLGATE_HOME": str(place / "gate"), "HOME": str(place / "person"), **more}
+    return subprocess.run(
+        [sys.executable, "-m", "callgate", "sandbox", *words],
+        cwd=place / "work", env=env, capture_output=True, text=True, timeout=60, input="given\n",
+    )  # fmt: skip
 
 
-@contextmanager
-def asking(place: Place) -> Iterator[str]:
-    """The id of a question that waits for an answer."""
-    waiting = start("call", "shell", "command=touch approved", "--wait", cwd=place.ws, env=place.env)
-    try:
-        assert waiting.stderr is not None
-        assert b"waiting" in waiting.stderr.readline()
-        (question,) = place.run("confirmations", "--json").json["confirmations"]
-        yield question["id"]
-    finally:
-        waiting.kill()
-        waiting.communicate(timeout=60)
+def test_it_writes_in_the_workspace_and_nowhere_else_and_reads_our_input(place: Path) -> None:
+    for _ in range(2):  # prepared, and then from what was prepared
+        done = sandbox(place, "--", "sh", "-c", f"cat; touch a; touch {place}/person/b; exit 3")
+        assert (done.returncode, done.stdout) == (3, "given\n")
+    assert (place / "work/a").exists()
+    assert not (place / "person/b").exists()
 
 
-@pytest.mark.spec("T06")
-@pytest.mark.parametrize("profile", PROFILES)
-def test_no_command_approves_itself(place: Place, profile: str) -> None:
-    words, settings = PROFILES[profile]
-    place.settings(settings)
-    with asking(place) as question:
-        before = place.files()
-        tried = attempts(place, question)
-        each_code = "".join(f"({each}) > /dev/null 2>&1; echo $?; " for each in tried)
-        script = f"command=ulimit -x unlimited; {each_code}"
-        ran = place.run("call", "shell", script, "--yes", "--json", *words)
-        codes = ran.json["value"]["stdout"].split()
-        assert len(codes) == len(tried)
-        assert [each for each, code in zip(tried, codes, strict=True) if code == "0"] == []
-        assert (place.home / "settings.toml").read_text() == settings
-        assert place.files() == before
-        (still_open,) = place.run("confirmations", "--json").json["confirmations"]
-        assert still_open["id"] == question
+def test_it_sees_neither_our_home_nor_the_users_secrets_nor_our_variables(place: Path) -> None:
+    (place / "gate/settings.toml").write_text("")
+    look = f"ls {place}/gate {place}/person; env | grep -c ^CALLGATE_HOME"
+    done = sandbox(place, "--", "sh", "-c", look, CALLGATE_SECRETS_KEY="k")
+    assert "settings.toml" not in done.stdout
+    assert "secret.txt" not in done.stdout
+    assert done.stdout.strip().endswith("0")
 
 
-@pytest.mark.parametrize("settings", ["", '[sandbox]\nprofile = "open"\n', 'sandbox = "off"\n'])
-def test_nothing_of_a_command_outlives_a_runtime_that_is_killed(place: Place, settings: str) -> None:
-    place.settings(settings)
-    mark = f"600.{os.getpid()}{len(settings)}"
-    fork = f"(trap '' TERM HUP; while :; do setsid sleep {mark} & wait; done) & setsid sleep {mark} & "
-    command = f"command={fork} echo 1; sleep {mark}"
-    process = start("call", "shell", command, "--yes", "-v", cwd=place.ws, env=place.env)
-    try:
-        assert process.stderr is not None
-        assert any(line[:1].isdigit() for line in iter(process.stderr.readline, b""))
-        assert len(running(mark)) >= 2
-    finally:
-        process.kill()
-        process.communicate(timeout=60)
-    wait_until_gone(mark)
+def test_what_was_prepared_is_used_again_until_the_settings_change(place: Path) -> None:
+    sandbox(place, "--", "true")
+    (kept,) = (place / "gate/run").glob("*.order")
+    first = kept.stat().st_mtime_ns
+    sandbox(place, "--", "true")
+    assert kept.stat().st_mtime_ns == first
+    (place / "gate/settings.toml").write_text('[hooks]\nnetwork = "none"\n')
+    sandbox(place, "--", "true")
+    assert len(list((place / "gate/run").glob("*.order"))) == 2
 
 
-def test_a_command_that_kills_its_parent_kills_only_itself(place: Place) -> None:
-    mark = f"601.{os.getpid()}"
-    ran = place.run("call", "shell", f"command=setsid sleep {mark} & kill -9 $PPID; echo on", "--yes", "--json")
-    assert ran.code in (0, 1)
-    wait_until_gone(mark)
-    assert place.run("audit", "verify").code == 0
+def test_an_order_that_others_could_write_or_that_is_old_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALLGATE_HOME", str(tmp_path / "gate"))
+    facts = prepared.facts_of("/work", "true")
+    path = Path(prepared.path_of(facts))
+    prepared.keep(facts, {"argv": []})  # type: ignore[typeddict-item]
+    assert prepared.load(facts) == {"argv": []}
+    content = path.read_bytes()
+    Path(prepared.path_of([*facts, "more"])).write_bytes(content)
+    assert prepared.load([*facts, "more"]) is None  # another's
+    path.chmod(0o666)
+    assert prepared.load(facts) is None
+    path.chmod(0o600)
+    os.utime(path, (1, 1))
+    assert prepared.load(facts) is None
+    path.write_bytes(b"nonsense")
+    assert prepared.load(facts) is None
 
 
-def test_explain_says_what_a_command_would_run_in(place: Place) -> None:
-    def sandbox(*words: str) -> str:
-        return place.run("policy", "explain", "shell", "command=ls", *words, "--json").json["sandbox"]
-
-    assert (sandbox(), sandbox("network=true"), sandbox("--mode", "read")) == (
-        "workspace",
-        "workspace, with network",
-        "read",
-    )
-    assert "\n  sandbox    workspace\n" in place.run("policy", "explain", "shell", "command=ls").out
-    place.settings('sandbox = "off"\n')
-    assert sandbox() == "off"
+def test_a_path_that_a_rule_denies_is_not_there(place: Path) -> None:
+    (place / "work/hidden").mkdir()
+    (place / "work/hidden/x").write_text("private")
+    rule = '[[policy.rules]]\ndecision = "deny"\npath = "hidden/**"\n'
+    (place / "gate/settings.toml").write_text(rule)
+    assert "private" not in sandbox(place, "--", "cat", "hidden/x").stdout
 
 
-def test_looking_changes_nothing(place: Place) -> None:
-    place.home.rmdir()
-    place.run("policy", "explain", "shell", "command=ls")
-    place.run("doctor")
-    assert not place.home.exists()
+def test_an_agent_without_an_instance_is_not_started_with_its_hooks(place: Path) -> None:
+    done = sandbox(place, "--", "claude")
+    assert done.returncode == 2
+    assert "no callgate instance runs" in done.stderr
 
 
-def test_the_doctor_names_backends_and_what_keeps_each_profile(place: Place) -> None:
-    report = place.run("doctor", "--json").json
-    assert {each["name"] for each in report["sandbox"]["backends"]} >= {
-        "landlock",
-        "seccomp",
-        "namespaces",
-        "bubblewrap",
-    }
-    assert [(each["profile"], each["guaranteed"], each["missing"]) for each in report["sandbox"]["profiles"]] == [
-        ("read", True, []),
-        ("workspace", True, []),
-        ("workspace with named hosts", True, []),
-        ("workspace with network", True, []),
-        ("open", True, []),
-    ]
-    place.settings('sandbox = "off"\n')
-    checks = {each["check"]: each["level"] for each in place.run("doctor", "--json").json["checks"]}
-    assert checks["sandbox"] == "note"
+def test_a_program_that_is_not_there_is_said_so(place: Path) -> None:
+    done = sandbox(place, "--", "no-such-program")
+    assert done.returncode == 127
 
 
-DENIED = '[[policy.rules]]\ndecision = "deny"\npath = "secrets/**"\n'
-
-
-@pytest.fixture
-def secret(place: Place) -> Place:
-    (place.ws / "secrets").mkdir()
-    (place.ws / "secrets/key.txt").write_text("private")
-    place.settings(DENIED)
-    return place
-
-
-@pytest.mark.spec("T06")
-@pytest.mark.parametrize("mode", ["read", "write"])
-def test_a_rule_about_a_path_binds_the_shell(secret: Place, mode: str) -> None:
-    ran = secret.run("call", "shell", "command=cat secrets/key.txt; cat s*/*", "--mode", mode)
-    assert ("private" in ran.out, ran.code) == (False, 1)
-
-
-def test_what_a_rule_keeps_from_a_command_is_explained(secret: Place) -> None:
-    ran = secret.run("policy", "explain", "shell", "command=ls", "--json")
-    (kept,) = ran.json["restrictions"]
-    assert (kept["path"], kept["how"], kept["rule"]) == ("secrets", "not there", "deny path = secrets/**")
-    assert "  not there  secrets (deny path = secrets/**" in secret.run("policy", "explain", "shell", "command=ls").out
-    assert "path rules for commands: 1 (1 hidden, 0 read-only here)" in secret.run("doctor").out
-    secret.settings('sandbox = "off"\n' + DENIED)
-    ran = secret.run("policy", "explain", "shell", "command=ls", "--json")
-    assert [each["how"] for each in ran.json["restrictions"]] == ["not kept"]
-
-
-def test_a_rule_that_cannot_be_kept_is_explained(secret: Place) -> None:
-    secret.settings(DENIED.replace("secrets/**", "/**/key.txt"))
-    ran = secret.run("policy", "explain", "shell", "command=ls", "--json")
-    assert ran.json["ends_before"]["reason"] == "path_rule"
-    assert secret.run("doctor").code != 0
-
-
-HOST = '''
-from callgate import tool
-
-@tool(side_effects="read")
-def look() -> str:
-    """Read it."""
-    try:
-        return open("secrets/key.txt").read()
-    except OSError as error:
-        return type(error).__name__
-'''
-
-
-@pytest.mark.spec("T06")
-def test_a_rule_about_a_path_binds_hosts(secret: Place) -> None:
-    (secret.ws / "tools.py").write_text(HOST)
-    command = f'["{sys.executable}", "-m", "callgate.host", "{secret.ws}/tools.py"]'
-    host = f'[hosts.h]\ncommand = {command}\neffect = "read"\n'
-    for rules, said in (("", "private"), (DENIED, "PermissionError")):
-        secret.settings(host + rules)
-        ran = secret.run("call", "look")
-        assert said in ran.out, ran
+def test_without_a_program_there_is_nothing_to_run(place: Path) -> None:
+    assert sandbox(place).returncode == 2
+    (place / "gate/settings.toml").write_text('sandbox = "off"\n')
+    assert sandbox(place, "--", "true").returncode == 2

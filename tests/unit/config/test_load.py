@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user, load_workspace
 from callgate.config.policies import PolicyBook
-from callgate.config.saved import save_rule, saved_rule
+from callgate.config.saved import save_rule, save_rules, saved_rule
 from callgate.config.trust import distrust, is_trusted, trust, trusted
 from callgate.core.calls import CallerKind
 from callgate.core.effects import SideEffects
@@ -20,6 +21,7 @@ from callgate.core.errors import ToolPermissionDenied
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Mode
 from callgate.policy.commands import parse_pattern
+from callgate.policy.decide import Question, decide
 from callgate.policy.rules import Origin, Outcome, Policy, PolicyMode, Rule, Setting
 
 WHOLE = """
@@ -239,6 +241,41 @@ def test_an_answer_for_good_is_bound_to_its_arguments(user: Home, arguments: Any
     assert [each.decision for each in saved] == [Outcome.ALLOW, Outcome.DENY]
     assert saved[1].origin.file == user.saved_rules
     assert stat.S_IMODE(os.stat(user.saved_rules).st_mode) == 0o600
+
+
+def test_rules_that_are_saved_at_once_are_all_there(user: Home) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(24):
+            pool.submit(save_rules, user, [{"decision": "deny", "tool": f"t{number}"}] * 2)
+    assert len(load_user(user)[1].rules) == 48
+
+
+def test_saving_a_rule_keeps_the_file_as_it_is_and_a_link_a_link(user: Home, tmp_path: Path) -> None:
+    before = '# mine\r\n[[rules]]\ndecision = "deny"\ntool = "x"'
+    (tmp_path / "dotfiles").write_bytes(before.encode())
+    os.makedirs(user.path, exist_ok=True)
+    os.symlink(tmp_path / "dotfiles", user.saved_rules)
+    save_rule(user, {"decision": "deny", "tool": "y"})
+    assert (tmp_path / "dotfiles").read_bytes().startswith(before.encode() + b"\n")
+    assert os.path.islink(user.saved_rules)
+    assert len(load_user(user)[1].rules) == 2
+
+
+def test_a_file_that_is_no_text_is_left_as_it_is(user: Home) -> None:
+    os.makedirs(user.path, exist_ok=True)
+    Path(user.saved_rules).write_bytes(b"\xff")
+    with pytest.raises(OSError, match="UTF-8"):
+        save_rule(user, {"decision": "deny", "tool": "y"})
+    assert Path(user.saved_rules).read_bytes() == b"\xff"
+
+
+@pytest.mark.parametrize("arguments", [{}, {"cc": None}, {"cc": ""}, {"cc": []}, {"cc": ["eve"]}])
+def test_a_rule_may_say_what_a_call_must_not_have(user: Home, arguments: dict[str, Any]) -> None:
+    save_rule(user, {"decision": "allow", "tool": "send", "without": ["cc", "bcc"]})
+    policy = load_user(user)[1]
+    question = Question(tool="send", effect=SideEffects.NETWORK, arguments=arguments)
+    given = bool(arguments.get("cc"))
+    assert decide(question, policy).outcome is (Outcome.ASK if given else Outcome.ALLOW)
 
 
 @pytest.mark.parametrize("text", ['a"b', "new\nline", "\x7f\x00\x1b", "ünï", "\\"])

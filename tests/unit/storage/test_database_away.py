@@ -9,8 +9,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+import msgspec
 import pytest
 
+from callgate.config.schema import StoreTable
+from callgate.config.stores import postgres_location
 from callgate.core.ops import Append
 from callgate.core.stores import StoreUnreadable, StoreUnwritable, Trouble
 from callgate.storage.postgres.location import PostgresLocation
@@ -78,6 +81,22 @@ async def test_a_read_of_a_database_that_does_not_answer_ends(cluster: postgres.
                 with pytest.raises(StoreUnreadable):
                     await store.get_session(session)
                 assert time.monotonic() - begin < AT_ONCE_S
+        await _back(store, session)
+
+
+async def test_a_write_to_a_database_that_stopped_waits_no_longer_than_the_settings_say(
+    cluster: postgres.Cluster,
+) -> None:
+    assert postgres_location(StoreTable(url=cluster.url)).answer_s == 10
+    table = StoreTable(url=cluster.url, schema=cluster.location().schema, answer_timeout_s=ANSWER_S)
+    location = msgspec.structs.replace(postgres_location(table), connect_s=2.0)
+    async with await PostgresStore.open(location) as store:
+        session = await new_session(store)
+        with frozen(cluster):
+            async with asyncio.timeout(9.0):  # less than the default
+                with pytest.raises(StoreUnwritable) as failed:
+                    await append(store, session, "one")
+            assert (failed.value.reason, failed.value.outcome_unknown) == (Trouble.UNREACHABLE, True)
         await _back(store, session)
 
 

@@ -12,6 +12,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from callgate.core.budgets.ledgers import Amount, Charge, ledger_kind
+from callgate.core.budgets.ops import ReturnBudget, UseBudget
 from callgate.core.effects import SideEffects
 from callgate.core.events import (
     CALLED,
@@ -160,6 +162,27 @@ _pin = st.builds(
     sha256=st.sampled_from(["1", "2"]),
     at=_times,
 )
+_LEDGERS = ("session/s1", "session/s2", "day/local")
+_ledgers = st.sampled_from(_LEDGERS)
+_charge = st.builds(
+    Charge,
+    ledger=_ledgers,
+    day=st.sampled_from(["", "2026-01-01", "2026-01-02"]),
+    tool=st.sampled_from(["", "x"]),
+    bytes_out=st.integers(0, 3),
+    destinations=st.lists(st.sampled_from("abc"), max_size=2, unique=True).map(tuple),
+    limits=st.dictionaries(st.sampled_from(Amount), st.integers(0, 4)),
+)
+_budgets = st.one_of(
+    st.builds(
+        UseBudget,
+        call=_calls,
+        charges=st.lists(_charge, max_size=3).map(tuple),
+        force=st.booleans(),
+        again=st.booleans(),
+    ),
+    st.builds(ReturnBudget, call=_calls, ledgers=st.lists(_ledgers, max_size=2, unique=True).map(tuple)),
+)
 _pruning = st.one_of(
     st.builds(PruneSessions, before=_times, most=st.integers(1, 3)),
     st.builds(PruneEvents, before=_times, most=st.integers(1, 8)),
@@ -168,6 +191,7 @@ _anywhere = st.one_of(
     st.builds(ExpireConfirmations, at=_times),
     st.builds(Reap, owner=_owners, at=_times),
     st.builds(PutPin, pin=_pin),
+    _budgets,
     st.builds(ClearOutbox, calls=st.lists(_calls, max_size=2).map(tuple)),
     st.builds(PutSecret, name=st.just("key"), value=st.sampled_from(["1", "2"])),
     st.builds(DropPins, source=st.sampled_from(["a", "b"]), tool=st.sampled_from([None, "x"])),
@@ -272,4 +296,5 @@ async def state(store: Any) -> Any:
         "outbox": [await store.outbox(), await store.outbox(of_dead=True)],
         "cut": await store.cut_sessions(),
         "secret": await store.get_secret("key"),
+        "ledgers": [await store.entries(ledger_kind(each)) for each in _LEDGERS],
     }

@@ -46,7 +46,7 @@ class Cards:
     def __init__(
         self,
         screen: Screen,
-        running: Running,
+        running: Running | None,
         *,
         mark: str,
         here: Collection[str],
@@ -54,6 +54,7 @@ class Cards:
     ) -> None:
         """
         Args:
+            running: the calls of our own runtime; None where a server runs them.
             mark: stands before each call.
             here: by these names our own answers go.
             live: whether output is shown too.
@@ -91,7 +92,7 @@ class Cards:
         tool = str(event.payload.get("tool_name"))
         self._cards[id] = _Card(tool)
         self._last = id
-        running = self._running.find(id)
+        running = None if self._running is None else self._running.find(id)
         summary = ""
         if running is not None and tool != UPDATE_PLAN:  # a plan is shown as a list
             summary = in_words(running.call.arguments)

@@ -60,6 +60,11 @@ _CLOSING_S = 1.0
 def chat(options: Namespace) -> int:
     prompt = " ".join(options.words).strip()
     refuse_within_a_call(BY)
+    pool = agents.pool_of(options)
+    if pool is not None:
+        from callgate.cli.chat.pool_commands import chat_in_pool  # lazy: few have one  # noqa: PLC0415
+
+        return chat_in_pool(options, pool, prompt)
     wired, fresh = open_runtime(options, audit=True)
     agent = agents.open_agent(wired, options.model)
     with BackgroundLoop() as background:

@@ -46,6 +46,11 @@ def run(options: Namespace) -> int:
         options.output_format = "stream-json"
     prompt = _prompt(options)
     refuse_within_a_call(BY)
+    pool = agents.pool_of(options)
+    if pool is not None:
+        from callgate.cli.chat.pool_commands import run_in_pool  # lazy: few have one  # noqa: PLC0415
+
+        return run_in_pool(options, pool, prompt)
     wired, fresh = open_runtime(options, audit=True)
     agent = agents.open_agent(wired, options.model)
     agents.limit(agent, options)

@@ -20,7 +20,7 @@ from callgate.cli.commands import sessions, skills, tools, undo
 from callgate.cli.errors import OK, CliError
 from callgate.cli.options import MODES
 from callgate.cli.records.stores import explained, find_session
-from callgate.core.content import TextBlock
+from callgate.core.content import Label, TextBlock
 from callgate.core.events import COMPACTED
 from callgate.core.messages import Message
 from callgate.core.models import Usage
@@ -127,6 +127,23 @@ def _mode(chat: Chat, argument: str) -> None:
             raise CliError(f"{argument!r} is no mode: {', '.join(MODES)}")
         chat.background.do(agents.set_mode(chat.wired, chat.session, Mode(argument)))
     chat.note(f"Mode {chat.session.mode}.")
+
+
+def _labels(chat: Chat, argument: str) -> None:
+    """What the conversation has read, for the guard; `clear NAME` takes one back."""
+    flows = chat.wired.dispatcher.authority.flows
+    verb, _, name = argument.partition(" ")
+    if argument:
+        if verb != "clear" or name not in flows.labels(chat.session):
+            known = ", ".join(flows.labels(chat.session)) or "none"
+            raise CliError(f"/labels clear NAME; this conversation has: {known}")
+        chat.background.do(_clear_label(chat, Label(name)))
+    found = [f"{label} ({cause})" for label, cause in flows.labels(chat.session).items()]
+    chat.note(f"Has read: {', '.join(found)}." if found else "Has read nothing of note.")
+
+
+async def _clear_label(chat: Chat, label: Label) -> None:
+    chat.wired.runtime.clear_label(chat.session, label)
 
 
 def _model(chat: Chat, argument: str) -> None:
@@ -274,6 +291,7 @@ def _options(**values: Any) -> Namespace:
 COMMANDS: Mapping[str, _Command] = {
     "/help": _Command("", "this list", _help),
     "/mode": _Command("MODE", f"what may run: {', '.join(MODES)}", _mode),
+    "/labels": _Command("[clear NAME]", "what it has read: private, untrusted content", _labels),
     "/model": _Command("NAME", "go on with another model", _model),
     "/tools": _Command("", "the tools that the model sees", _tools),
     "/sessions": _Command("", "conversations in this directory", _sessions),

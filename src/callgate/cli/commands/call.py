@@ -65,6 +65,7 @@ def call(options: Namespace) -> int:
         session=session,
         caller=CallerKind.CLI,
         timeout_s=options.timeout,
+        trace=None if wired.tracing is None else wired.tracing.current(),
     )
     session.title = clip(f"{tool_call.tool} {summarize(arguments)}", 80)
     code = run_call(wired, tool_call, tool, options, unreadable)

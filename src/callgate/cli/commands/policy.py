@@ -7,20 +7,28 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from functools import partial
 from typing import Any, NamedTuple
+
+import msgspec
 
 from callgate.cli.arguments import read_arguments
 from callgate.cli.embedded import find_tool, open_runtime
 from callgate.cli.errors import OK, CliError
+from callgate.cli.records.stores import find_session, with_store
 from callgate.cli.ui.decision_words import decided_by
 from callgate.cli.ui.output import print_json
 from callgate.cli.ui.terminal import Paint, paint_for
 from callgate.cli.ui.visible import visible
 from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.content import Label
 from callgate.core.errors import ToolError
+from callgate.core.sessions import Session
+from callgate.dispatch.permission.budgets import BudgetForecast, forecast
 from callgate.dispatch.subjects import Subject, question
 from callgate.policy.commands import Verdict, judge, read_command
-from callgate.policy.decide import Decision, applies
+from callgate.policy.decide import applies
+from callgate.policy.provenance.sources import lines_for_person
 from callgate.policy.rules import Origin, Outcome, Rule
 from callgate.wiring.runtime import Wired
 
@@ -61,6 +69,8 @@ def explain(options: Namespace) -> int:
     if not options.words:
         raise CliError("which tool? callgate policy explain TOOL [key=value ...]")
     wired, session = open_runtime(options, meant=options.words[0])
+    if options.session is not None:
+        _place(session, options)
     name, *words = options.words
     tool = find_tool(wired, name)
     call: ToolCall | None = None
@@ -72,17 +82,33 @@ def explain(options: Namespace) -> int:
             session=session,
             caller=CallerKind(options.caller),
         )
-        subject, decision = wired.runtime.explain(call)
+        if options.said is not None or options.read:
+            flows = wired.dispatcher.authority.flows
+            flows.tell(session, options.said or "")
+            flows.assume(session, map(Label, options.read))
+        subject, decision = wired.runtime.explain(call, by_agent=options.by_agent)
         restrictions = _restrictions(wired, call, subject)
     except ToolError as error:
         _show_end(name if call is None else call.tool, error, options.json)
         return OK
     verdicts = _command_verdicts(wired, call, subject)
+    budgets = BudgetForecast(decision)
+    if decision.budgets:
+        guard = wired.policies(session.workspace).user.guard
+        budgets = with_store(options, partial(forecast, call, subject, decision, guard))
     if options.json:
-        print_json(_described(call, subject, decision, verdicts, restrictions))
+        print_json(_described(call, subject, budgets, verdicts, restrictions))
     else:
-        _show(call, subject, decision, verdicts, restrictions, paint_for(sys.stdout))
+        _show(call, subject, budgets, verdicts, restrictions, paint_for(sys.stdout))
     return OK
+
+
+def _place(session: Session, options: Namespace) -> None:
+    """Suppose the call in a session that there is: its mode, what it has used of its budgets."""
+    stored = with_store(options, lambda store: find_session(store, options.session))
+    session.id, session.parent = stored.id, stored.parent
+    if options.mode is None:
+        session.mode = stored.mode
 
 
 def _show_end(tool: str, error: ToolError, as_json: bool) -> None:
@@ -98,11 +124,12 @@ def _show_end(tool: str, error: ToolError, as_json: bool) -> None:
 def _show(
     call: ToolCall,
     subject: Subject,
-    decision: Decision,
+    budgets: BudgetForecast,
     verdicts: list[CommandVerdict],
     restrictions: list[Restriction],
     paint: Paint,
 ) -> None:
+    decision = budgets.decision
     print(f"{paint(_COLOURS[decision.outcome], decision.outcome)}: {visible(decision.sentence)}")
     print(f"  by         {decided_by(decision)}")
     print(f"  tool       {subject.tool.name} ({subject.tool.effect})")
@@ -114,17 +141,22 @@ def _show(
         print(f"  {each.how:<9}  {visible(f'{each.path} ({each.rule}, {each.origin})')}")
     for path in subject.resolved_paths:
         print(f"  path       {visible(path.real)}")
+    for line in lines_for_person(decision.provenance):
+        print(f"  value      {visible(line)}")
     for verdict in verdicts:
         print(f"  command    {visible(str(verdict))}")
+    for line in budgets.usage:
+        print(f"  budget     {visible(line)}")
 
 
 def _described(
     call: ToolCall,
     subject: Subject,
-    decision: Decision,
+    budgets: BudgetForecast,
     verdicts: list[CommandVerdict],
     restrictions: list[Restriction],
 ) -> dict[str, Any]:
+    decision = budgets.decision
     return {
         "tool": subject.tool.name,
         "side_effects": subject.tool.effect,
@@ -137,11 +169,13 @@ def _described(
         "workspace": call.session.workspace,
         "sandbox": None if subject.enclosure is None else str(subject.enclosure),
         "paths": [path.real for path in subject.resolved_paths],
+        "provenance": msgspec.to_builtins(decision.provenance),
         "arguments_sha256": subject.checked.sha256,
         "commands": [verdict.described() for verdict in verdicts],
         "restrictions": [
             each._asdict() | {"origin": _described_origin(each.origin)} for each in restrictions
         ],
+        "budgets": list(budgets.usage),
         "ends_before": None,
     }
 

@@ -6,7 +6,6 @@ Nothing runs, nobody is asked, and no file that a call names is opened.
 from __future__ import annotations
 
 import sys
-import time
 from argparse import Namespace
 from datetime import datetime
 
@@ -17,7 +16,8 @@ from callgate.cli.errors import FAILED, OK, CliError
 from callgate.cli.records.stores import with_store
 from callgate.cli.ui.decision_words import decided_by
 from callgate.cli.ui.output import print_json
-from callgate.cli.ui.terminal import Paint, columns, is_terminal, paint_for, say
+from callgate.cli.ui.progress import Progress
+from callgate.cli.ui.terminal import Paint, columns, is_terminal, paint_for
 from callgate.cli.ui.visible import clip, visible
 from callgate.config.backtest_inputs import changed_settings, lookups, settings_in_force
 from callgate.config.load import SettingsError
@@ -28,7 +28,6 @@ from callgate.policy.decide import Decision
 from callgate.sessions.deleting import all_sessions
 from callgate.wiring.registration import register_known
 
-_PROGRESS_EVERY_S = 2.0
 _DOUBTS = {
     Doubt.ARGUMENTS: "it depends on what is cut or redacted on record",
     Doubt.TOOL: "the tool is not registered here: which of its arguments are paths is not known",
@@ -36,18 +35,6 @@ _DOUBTS = {
     Doubt.SANDBOX: "it depends on what the sandbox of this machine can promise",
     Doubt.WORKSPACE: "the settings of its workspace cannot be used",
 }
-
-
-class _Progress:
-    """Says how far the work is, if it takes long."""
-
-    def __init__(self) -> None:
-        self._next = time.monotonic() + _PROGRESS_EVERY_S
-
-    def __call__(self, count: int) -> None:
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _PROGRESS_EVERY_S
-            say(f"callgate: {count:,} calls judged ...")
 
 
 def test(options: Namespace) -> int:
@@ -67,7 +54,7 @@ def test(options: Namespace) -> int:
             since_ms=since,
             lookups=lookups(home, wired.dispatcher.registry.find),
             modes=modes,
-            report=_Progress(),
+            report=Progress(),
         )
     except SettingsError as error:
         raise CliError(str(error), reason="settings_invalid") from error

@@ -13,7 +13,7 @@ from callgate.cli.families.command import (
     positive,
     takes,
 )
-from callgate.cli.options import ACP, EDITORS, JSON, MODE, MODES, Option, minutes
+from callgate.cli.options import ACP, EDITORS, JSON, MODE, MODES, WORKSPACE, Option, minutes
 
 NOW = Option("--now", help="stop what runs, too; without it that has [instance] drain_seconds")
 HEADING = "serve editors and other programs"
@@ -113,6 +113,24 @@ def _worker(parser: Parser) -> None:
     parser.add_argument("--detach", action="store_true", help="return once it is connected")
 
 
+_DRY_RUN = Option("--dry-run", help="show what would be changed")
+_PROJECT = Option("--project", help="in the workspace's own settings of the agent")
+_AGENT = "claude|codex|gemini|cursor|opencode|qwen|vibe|kimi"
+
+
+def _hook_install(parser: Parser) -> None:
+    parser.add_argument(
+        "--form", choices=("http", "command"), help="of Claude Code's hook; default http"
+    )
+    add(parser, _PROJECT, WORKSPACE, _DRY_RUN, JSON)
+
+
+def _sandbox(parser: Parser) -> None:
+    parser.add_argument("--network", metavar="none|all|HOST,...", help="default: as [hooks] says")
+    parser.add_argument("--no-hooks", action="store_true", help="install no hooks for this run")
+    add(parser, WORKSPACE)
+
+
 def _workers_token(parser: Parser) -> None:
     parser.add_argument(
         "--pool",
@@ -185,6 +203,45 @@ COMMANDS: Mapping[str, Command] = {
         "An editor starts it in place of AGENT, which runs in the sandbox; its files, terminals\n"
         "and questions are judged by the policy, recorded, and asked about in the editor or\n"
         "elsewhere. Options given here are added to [acp.proxy] of the settings.",
+    ),
+    "hook install": Command(
+        "put the calls of an agent behind the gate",
+        _AGENT,
+        _hook_install,
+        "Adds hooks to the agent's settings and keeps all else that stands there; the diff is\n"
+        "shown. Every call of the agent is then judged by the policy, asked about in the inbox,\n"
+        "and recorded. A failure of callgate refuses the call.",
+    ),
+    "hook remove": Command(
+        "take the calls of an agent out again",
+        _AGENT,
+        takes(_PROJECT, WORKSPACE, _DRY_RUN, JSON),
+        "The file becomes what it was before, to the byte, unless it was changed since.",
+    ),
+    "hook status": Command(
+        "say which agents are behind the gate, and where they fail open",
+        "[AGENT]",
+        takes(JSON),
+        "Exit code 1: a hook is installed, and does not protect.",
+    ),
+    "hook test": Command(
+        "run an agent's own program on a harmless call, without its model",
+        _AGENT,
+        takes(JSON),
+        "The program talks to a scripted model on this machine. The call it makes must come\n"
+        "through the hook.",
+    ),
+    "hook run": Command(
+        "be the hook of an agent: an event on stdin, the answer on stdout",
+        "AGENT [pre|post]",
+        takes(),
+    ),
+    "sandbox": Command(
+        "run a program, such as a whole agent, in the sandbox",
+        "-- COMMAND ...",
+        _sandbox,
+        "The workspace is writable; callgate's home is masked. An agent that callgate knows gets\n"
+        "its hooks for this run. [hooks] and [sandbox] in the settings say what it reaches.",
     ),
     "mcp serve": Command(
         "offer the tools to an MCP client, over stdin and stdout",

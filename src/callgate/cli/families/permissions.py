@@ -33,7 +33,7 @@ CALLERS = (
     "renderer",
     "internal",
 )
-_ANSWERS = ("once", "session", "always")
+_ANSWERS = ("once", "destination", "session", "always")
 _SCOPES = f"""\
 once covers this call alone, session the same tool for the rest of the session, and always
 saves a rule. At a terminal all that would be allowed is shown first, unless --sha256 says
@@ -43,13 +43,38 @@ that it was seen. {IDS}"""
 def _explain(parser: Parser) -> None:
     add(parser, ARGS, *WORKSPACE_AND_MODE)
     parser.add_argument("--caller", choices=CALLERS, default="cli", help="who calls; default cli")
-    add(parser, JSON)
+    parser.add_argument(
+        "--by-agent", action="store_true", help="an agent with a hook would run it itself"
+    )
+    parser.add_argument("--said", metavar="TEXT", help="as if the user had written this before")
+    parser.add_argument(
+        "--read",
+        action="append",
+        choices=("private", "untrusted"),
+        default=[],
+        help="as if the session had read such content; may be repeated",
+    )
+    add(
+        parser,
+        Option("--session", metavar="ID", help="in this session: its mode and budgets"),
+        JSON,
+    )
 
 
 def _test(parser: Parser) -> None:
     parser.add_argument("--since", metavar="WHEN", default="7d", help=f"{WHEN}; default 7d")
     parser.add_argument("--limit", metavar="N", type=positive, help="only the last N of them")
     add(parser, Option("--check", help="exit with 1 if any decision is loosened"), *HERE)
+
+
+def _suggest(parser: Parser) -> None:
+    parser.add_argument("--since", metavar="WHEN", default="30d", help=f"{WHEN}; default 30d")
+    parser.add_argument("--limit", metavar="N", type=positive, help="only the last N calls")
+    parser.add_argument("--tool", metavar="NAME", help="of this tool only")
+    parser.add_argument(
+        "--least", metavar="N", type=positive, default=3, help="agreed to so often; default 3"
+    )
+    add(parser, OF_SESSION, Option("--write", help="save the rules that are suggested"), *HERE)
 
 
 def _answer(parser: Parser) -> None:
@@ -74,6 +99,15 @@ COMMANDS: Mapping[str, Command] = {
         _test,
         "FILE is checked and read as settings.toml would be. Nothing is run: each call is judged\n"
         "by what its record says, and paths by their text, without a look at the disk.",
+    ),
+    "policy suggest": Command(
+        "print narrow rules for what was allowed again and again",
+        "",
+        _suggest,
+        "Looks at calls in the workspace and below it that a person allowed or that ran, and that\n"
+        "would be asked about today. Each rule is as narrow as what was seen: these words of a\n"
+        "command, this file, this recipient. One that would allow a call that was denied is not\n"
+        "suggested. Nothing is run, and nothing is saved without --write.",
     ),
     "policy export": Command("print the saved rules, as rules.toml has them", "", takes()),
     "policy import": Command(

@@ -58,6 +58,33 @@ def _verify(parser: Parser) -> None:
     add(parser, JSON)
 
 
+_EXPORTED = """\
+To stdout, to a file (-o), or with --to to an HTTP server or syslog. With --to, and with -o and
+--follow, a cursor remembers what was accepted, and the next run goes on there. Delivery is at least
+once: a record that is sent again has the same id. Closed files and other writers are not missed."""
+
+
+def _export_audit(parser: Parser) -> None:
+    parser.add_argument("--format", choices=("jsonl", "ocsf", "csv"), default="jsonl")
+    parser.add_argument("--since", metavar="WHEN", help=WHEN)
+    add(parser, FOLLOW)
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("-o", "--output", metavar="FILE", help="default: stdout")
+    where.add_argument(
+        "--to", metavar="URL", help="http(s)://..., syslog:, syslog+unix|udp|tcp|tls://..."
+    )
+    parser.add_argument("--token-env", metavar="NAME", help="the variable with the bearer token")
+    parser.add_argument(
+        "--cursor", metavar="FILE", help="where it is remembered; none: by --since alone"
+    )
+    parser.add_argument(
+        "--retry", metavar="S", type=count, help="how long a sink is tried; default 60, or no end"
+    )
+    parser.add_argument(
+        "--home", metavar="DIR", action="append", help="the log of this home; repeatable"
+    )
+
+
 def _events(parser: Parser) -> None:
     add(parser, OF_SESSION)
     parser.add_argument("--since", metavar="CURSOR", help="only what came after it")
@@ -145,6 +172,7 @@ COMMANDS: Mapping[str, Command] = {
         "",
         _verify,
     ),
+    "audit export": Command("give the calls on record to others", "", _export_audit, _EXPORTED),
     "events": Command("show what happened in the sessions", "", _events),
     "sessions list": Command("list the sessions of this directory, newest first", "", _list),
     "sessions show": Command("say what is known of a session", "ID", takes(JSON), IDS),

@@ -63,6 +63,12 @@ COMMANDS: Mapping[str, Command] = {
         "NAME begins with CALLGATE_SECRETS_. Afterwards give the new key to callgate: nothing\n"
         "else opens what was encrypted with it. May be run again at any time.",
     ),
+    "notify test": Command(
+        "send a notice to every target of [notify], and say how that went",
+        "",
+        takes(Option("--target", metavar="NAME", help="to this one only"), JSON),
+        "The notice is of no question. Ends with 1 where one of them did not take it.",
+    ),
     "completion": Command(
         "print a completion script, or put it where the shell finds it",
         "|".join(SHELLS),

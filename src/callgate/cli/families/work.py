@@ -28,6 +28,11 @@ was reached, 130 if Ctrl-C stopped it. What was said is kept: --continue goes on
 def _model_options(parser: Parser) -> None:
     parser.add_argument("--model", metavar="NAME", help="one of the settings, or KIND/MODEL")
     add(parser, *WORKSPACE_AND_MODE)
+    parser.add_argument(
+        "--pool",
+        metavar="NAME[/WORKSPACE]",
+        help="work on remote workers, through a running server",
+    )
     before = parser.add_mutually_exclusive_group()
     before.add_argument(
         "--continue",

@@ -163,6 +163,8 @@ class RemoteCall:
 
     def _send(self, limit_ms: int | None) -> None:
         info = {"caller": "cli", "cwd": workspace_of(self.options)}
+        if "TRACEPARENT" in os.environ:
+            info["traceparent"] = os.environ["TRACEPARENT"][:512]
         call = {
             "type": "tool_call",
             "protocol": 1,

@@ -33,19 +33,21 @@ BY = "terminal"
 _TRIES = 3
 _ANSWERS = {
     "y": Answer(decision=Outcome.ALLOW, by=BY),
+    "t": Answer(decision=Outcome.ALLOW, scope=Scope.DESTINATION, by=BY),
     "a": Answer(decision=Outcome.ALLOW, scope=Scope.SESSION, by=BY),
     "n": Answer(decision=Outcome.DENY, by=BY),
     "v": Answer(decision=Outcome.DENY, scope=Scope.SESSION, by=BY),
 }
 _CHOICES = {
     "y": "[y]es once",
+    "t": "[t]his tool to this destination in this session",
     "a": "[a]lways this tool in this session",
     "s": "[s]ave a rule",
     "n": "[n]o",
     "v": "ne[v]er in this session",
     "p": "[p]review",
 }
-_ALLOWING = frozenset("yas")
+_ALLOWING = frozenset("ytas")
 _ONLY_CALLS = "Nobody is there to be asked: --yes allows calls and answers nothing else."
 
 Suggest = Callable[[Confirmation], Mapping[str, str | bool]]
@@ -94,8 +96,10 @@ class Asker:
     def _choices(self, question: Confirmation) -> Mapping[str, str]:
         can_rehearse = self._rehearse is not None and question.tool == "shell"
         left_out = set() if can_rehearse else {"p"}
+        if not question.destinations:
+            left_out.add("t")
         if question.always_ask:  # no answer to it is remembered
-            left_out |= {"a", "s", "v", "p"}
+            left_out |= {"t", "a", "s", "v", "p"}
         return {letter: label for letter, label in _CHOICES.items() if letter not in left_out}
 
     async def _show_rehearsal(self, rehearse: Rehearse, question: Confirmation) -> None:

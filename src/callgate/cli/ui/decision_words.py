@@ -7,19 +7,25 @@ from callgate.policy.decide import Decision
 
 WORDS = {
     "always_asked": "the tool itself",
+    "budget": "a budget",
+    "budget_unknown": "a budget whose count cannot be read",
     "class_default": "the setting for its effect",
     "destructive": "the tool, which is destructive",
+    "mode_guarded": "the mode",
     "mode_none": "the mode",
     "mode_read": "the mode",
     "mode_write": "the mode",
     "network": "the setting for the network",
     "per_tool": "the setting for this tool",
+    "private_outward": "the guard",
     "repaired": "the model's text, which had to be mended",
     "rule": "a rule",
+    "secret_outward": "the guard",
     "settings_invalid": "settings that cannot be used",
     "trusted_caller": "who calls",
     "trusted_override": "the setting for trusted workspaces",
     "trusted_workspace": "the workspace, which is trusted",
+    "untrusted_destination": "the guard",
 }
 
 

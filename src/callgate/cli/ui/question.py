@@ -175,6 +175,8 @@ def _fields(question: Confirmation) -> Iterator[tuple[str, str]]:
     yield "tool", f"{question.tool} ({question.side_effects}{destructive})"
     yield "from", requester_text(question)
     yield "why", question.why
+    for line in question.provenance_lines:
+        yield "value", line
     yield "workspace", question.workspace
     if question.sandbox is not None:
         yield "sandbox", question.sandbox

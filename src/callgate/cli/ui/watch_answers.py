@@ -25,24 +25,28 @@ from callgate.policy.rules import Outcome
 BY = "callgate watch"
 _CHOICES = {
     "y": "[y]es",
+    "t": "[t]his tool there",
     "a": "[a]lways in this session",
     "n": "[n]o",
     "v": "ne[v]er",
     "": "[Enter] later",
 }
 _ANSWERS = {
-    "y": Answer(decision=Outcome.ALLOW, by=BY),
-    "a": Answer(decision=Outcome.ALLOW, scope=Scope.SESSION, by=BY),
-    "n": Answer(decision=Outcome.DENY, by=BY),
-    "v": Answer(decision=Outcome.DENY, scope=Scope.SESSION, by=BY),
+    "y": Answer(decision=Outcome.ALLOW),
+    "t": Answer(decision=Outcome.ALLOW, scope=Scope.DESTINATION),
+    "a": Answer(decision=Outcome.ALLOW, scope=Scope.SESSION),
+    "n": Answer(decision=Outcome.DENY),
+    "v": Answer(decision=Outcome.DENY, scope=Scope.SESSION),
 }
-_ALLOWING = frozenset("ya")
-_REMEMBERED = frozenset("av")
+_ALLOWING = frozenset("yta")
+_REMEMBERED = frozenset("tav")
 
 
 class Answers:
-    def __init__(self, store: Store, tty: Tty) -> None:
+    def __init__(self, store: Store, tty: Tty, by: str = BY) -> None:
+        """`by`: the command, for the record."""
         self._store = store
+        self._by = by
         self._tty = tty
         self._paint = Paint(wants_colour(True, os.environ))
 
@@ -80,6 +84,8 @@ class Answers:
 
     async def _answer(self, question: Confirmation) -> Answer | None:
         left_out = _REMEMBERED if question.always_ask else frozenset()
+        if not question.destinations:
+            left_out |= {"t"}
         choices = {key: label for key, label in _CHOICES.items() if key not in left_out}
         async with self._tty.asking():
             dialog = Dialog(self._tty, QuestionDocument(question, self._paint))
@@ -88,7 +94,7 @@ class Answers:
                 if not letter:
                     return None
                 if letter in choices:
-                    return _ANSWERS[letter]
+                    return msgspec.structs.replace(_ANSWERS[letter], by=self._by)
 
     async def _open(self, id: str) -> StoredConfirmation | None:
         try:

@@ -7,8 +7,8 @@ keys the schema does not name, fill in defaults, hand an int where the schema sa
 and bound depth and size. The tool receives what was decoded from the canonical bytes, so
 what a person approved, what is hashed and what runs are the same bytes.
 
-A `foreign` schema (an MCP server's) may use all of JSON Schema, by default 2020-12. It refers to
-nothing outside of itself, and its defaults are its server's own matter.
+A `foreign` schema (an MCP server's, a framework's) may use all of JSON Schema, by default 2020-12.
+It refers to nothing outside of itself, and its defaults are its owner's own matter.
 """
 
 from __future__ import annotations

@@ -70,7 +70,9 @@ class Enclosure(msgspec.Struct, frozen=True):
     """Directories of which it sees nothing, unless it is shown for another reason."""
     delegated: bool = False
     """They run in a terminal of the session's client: nothing of ours is around them."""
-    place: str = "the editor's terminal, outside the sandbox"
+    by_agent: bool = False
+    """An agent of somebody else runs them itself, and has asked before: as in such a terminal."""
+    place: str = "the agent's own process, outside the sandbox"
     """Where that is."""
 
     @property
@@ -80,8 +82,10 @@ class Enclosure(msgspec.Struct, frozen=True):
         return online and self.profile is Profile.WORKSPACE
 
     def __str__(self) -> str:
-        if self.delegated:
+        if self.by_agent:
             return self.place
+        if self.delegated:
+            return "the editor's terminal, outside the sandbox"
         if self.profile is None:
             return "off"
         if self.profile is Profile.WORKSPACE and self.network is Network.HOSTS:
@@ -95,12 +99,12 @@ _NETWORKS = {Network.LOOPBACK: "a loopback of its own", Network.ALL: "network"}
 
 
 DELEGATED = Enclosure(None, Network.ALL, delegated=True)
+BY_AGENT = Enclosure(None, Network.ALL, delegated=True, by_agent=True)
 
 
-def elsewhere(place: str) -> Enclosure:
-    """Around commands that somebody else runs: judged as in a terminal of the client, and so
-    never in mode read."""
-    return Enclosure(None, Network.ALL, delegated=True, place=place)
+def by_agent_in(place: str) -> Enclosure:
+    """The same where it is known what is around the agent."""
+    return Enclosure(None, Network.ALL, delegated=True, by_agent=True, place=place)
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):

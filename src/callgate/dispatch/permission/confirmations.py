@@ -18,11 +18,14 @@ from callgate.core.content import FileDiff
 from callgate.core.effects import SideEffects
 from callgate.core.events import Event
 from callgate.core.stored import LOCAL, ConfirmationState
+from callgate.policy.provenance.sources import Trace
 from callgate.policy.rules import Outcome
 
 
 class Scope(StrEnum):
     ONCE = "once"
+    DESTINATION = "destination"
+    """The same tool to the same destinations, for the rest of the session."""
     SESSION = "session"
     """The same tool, for the rest of the session."""
     ALWAYS = "always"
@@ -64,6 +67,12 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
     """Who asks, as the surface found it; never from the message of a call."""
     always_ask: bool = False
     """Only an answer to this very question counts: no flag that allows calls gives one."""
+    provenance: tuple[Trace, ...] = ()
+    """Where the values of the arguments come from, as far as the conversation is known."""
+    provenance_lines: tuple[str, ...] = ()
+    """The same for a person, a short line for each value that matters."""
+    destinations: tuple[str, ...] = ()
+    """Where it goes: what an answer with scope `destination` covers."""
     expires_at: float
 
 

@@ -8,7 +8,7 @@ and is gone when the session is closed; saved rules live in the settings instead
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -36,6 +36,10 @@ class Grant(msgspec.Struct, kw_only=True):
     network: bool = False
     """Whether it was given to a command that asks for the network. A yes covers such a command
     only then; a no that was not given about the network is about all commands."""
+    destinations: tuple[str, ...] = ()
+    """Where the call went that the person allowed."""
+    is_narrow: bool = False
+    """It covers only calls that go to these destinations."""
     principal: str = LOCAL
     """Who gave it."""
 
@@ -67,8 +71,10 @@ class Grants:
         *,
         by_rule: bool = False,
         network: bool = False,
+        destinations: Callable[[], Collection[str]] = tuple,
     ) -> Grant | None:
-        """The grant that covers a call, one use of it consumed. A remembered no beats a yes."""
+        """The grant that covers a call, one use of it consumed. A remembered no beats a yes.
+        `destinations` says where the call goes, for a grant that depends on it."""
         if not self._by_session:
             return None
         now = time.time()
@@ -80,6 +86,7 @@ class Grants:
             if _covers(grant, tool, sha256, now)
             and (grant.covers_rules or not by_rule)
             and _covers_network(grant, network)
+            and _covers_destinations(grant, destinations)
         ]
         if not matching:
             return None
@@ -93,6 +100,19 @@ class Grants:
             if chosen.uses == 0:
                 grants.grants.remove(chosen)
         return chosen
+
+    def destinations(self, session: Session, tool: str) -> frozenset[str]:
+        """Where a person allowed calls of a tool to go, for the rest of the session."""
+        if not self._by_session:
+            return frozenset()
+        return frozenset(
+            destination
+            for id in (session.id, session.parent)
+            if id is not None and (grants := self._by_session.get(id)) is not None
+            for grant in grants.grants
+            if grant.tool == tool and grant.decision is Outcome.ALLOW
+            for destination in grant.destinations
+        )
 
     def revoke_session(self, session: Session) -> None:
         if self._by_session.pop(session.id, None):
@@ -110,6 +130,8 @@ def _stored(session: Session, grant: Grant) -> StoredGrant:
         expires_at=grant.expires_at,
         covers_rules=grant.covers_rules,
         network=grant.network,
+        destinations=grant.destinations,
+        is_narrow=grant.is_narrow,
         principal=grant.principal,
     )
 
@@ -124,6 +146,8 @@ def _grant(stored: StoredGrant) -> Grant:
         expires_at=stored.expires_at,
         covers_rules=stored.covers_rules,
         network=stored.network,
+        destinations=stored.destinations,
+        is_narrow=stored.is_narrow,
         principal=stored.principal,
     )
 
@@ -141,3 +165,10 @@ def _covers_network(grant: Grant, network: bool) -> bool:
     if grant.decision is Outcome.ALLOW:
         return grant.network or not network
     return network or not grant.network
+
+
+def _covers_destinations(grant: Grant, destinations: Callable[[], Collection[str]]) -> bool:
+    if not grant.is_narrow:
+        return True
+    wanted = destinations()
+    return bool(wanted) and all(each in grant.destinations for each in wanted)

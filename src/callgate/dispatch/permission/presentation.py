@@ -27,6 +27,7 @@ from callgate.core.calls import CallerKind
 from callgate.dispatch.permission.confirmations import Confirmation
 
 _INDENT = "    "
+_LONGEST_VALUE = 80
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 _HARD_TO_READ_QUOTED = re.compile(r'[\x00-\x1f"\\]')
 _KINDS = {
@@ -57,6 +58,16 @@ def _argument(name: str, value: Any) -> str:
 
 def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def _shortened(value: str) -> str:
+    return value if len(value) <= _LONGEST_VALUE else value[: _LONGEST_VALUE - 1] + "…"
+
+
+def destinations_text(question: Confirmation) -> str:
+    """What a narrow answer for the session covers, beside the tool."""
+    shown = [_shortened(each.removesuffix(":443")) for each in question.destinations]
+    return ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")
 
 
 def requester_text(question: Confirmation) -> str:

@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 
 import msgspec
 
+from callgate.core.content import Label
 from callgate.core.effects import Capability, SideEffects, derive, implied
 from callgate.core.errors import ToolRegistrationError
 from callgate.core.json_schema.schemas import MAX_BYTES, ArgumentSchema, ForeignSchema, first_line
@@ -25,8 +26,17 @@ from callgate.redaction.summaries import ArgumentSummary
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 _MCP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}\Z|mcp\.[a-z0-9_-]+/[!-~]{1,128}\Z")
 """What others call the tool of an MCP server, and what rules and people call it."""
+_FRAMEWORK_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}\Z")
+_SHAPES = {"mcp": _MCP_NAME, "framework": _FRAMEWORK_NAME}
+"""By where a tool comes from: the names, and the schemas in all of JSON Schema, are others'."""
 _PATH_NAMES = frozenset({"path", "paths", "file", "files", "cwd", "dir", "directory", "root"})
 SLOW = frozenset({SideEffects.EXECUTE, SideEffects.NETWORK})
+_OUTWARD = frozenset(
+    {Capability.ACCESSES_NETWORK, Capability.MUTATES_EXTERNAL, Capability.CONTROLS_BROWSER}
+)
+
+_FOREIGN = frozenset({"mcp", "host", "client"})
+"""Sources whose word about their own tools does not count."""
 
 _log = logging.getLogger("callgate.registry")
 
@@ -45,6 +55,11 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
     schema: ArgumentSchema
     summary: ArgumentSummary
     path_params: tuple[str, ...]
+    output_labels: frozenset[Label]
+    outward: bool
+    """It sends something out: a read over the network does that, too."""
+    is_guarded: bool
+    """Whether it depends on where its destinations come from: it sends out, destroys, executes."""
     timeout_s: float
     why_not: WhyNot | None = None
     """Why a session does not see it."""
@@ -98,17 +113,18 @@ def examine(tool: SourceTool, max_bytes: int = MAX_BYTES) -> Registered:
     definition = _definition(tool.factory)
     name = definition.name
     for spelling in (name, *definition.aliases):
-        shape = _MCP_NAME if definition.source == "mcp" else _NAME
+        shape = _SHAPES.get(definition.source, _NAME)
         if not isinstance(spelling, str) or not shape.match(spelling):
-            raise ToolRegistrationError(
-                f"tool name {spelling!r} must be snake_case: a-z, 0-9 and _, at most 64"
-            )
+            allowed = "snake_case: a-z, 0-9 and _, at most 64"
+            if definition.source in _SHAPES:
+                allowed = "of letters, digits, _, - and ., at most 128"
+            raise ToolRegistrationError(f"tool name {spelling!r} must be {allowed}")
     effect, capabilities = _effect(definition)
     schema = ArgumentSchema(
         definition.input_schema,
         name,
         max_bytes=max_bytes,
-        foreign=definition.source == "mcp",  # whose schema may use all of JSON Schema
+        foreign=definition.source in _SHAPES,
         lazy=definition.source == "builtin",
     )
     if definition.output_schema is not None:
@@ -126,8 +142,15 @@ def examine(tool: SourceTool, max_bytes: int = MAX_BYTES) -> Registered:
                 f"tool {name!r}: argument alias {alias!r} must be new, "
                 f"and {spelling!r} in the schema"
             )
+    for each in definition.destination_params or ():
+        if each not in properties:
+            raise ToolRegistrationError(
+                f"tool {name!r}: destination_params names {each!r}, which is not in its schema"
+            )
     if definition.max_concurrent is not None and definition.max_concurrent < 1:
         raise ToolRegistrationError(f"tool {name!r}: max_concurrent must be at least 1")
+    destructive = Capability.DESTRUCTIVE in capabilities
+    outward = _is_outward(definition, capabilities)
     return Registered(
         name=name,
         definition=definition,
@@ -136,10 +159,13 @@ def examine(tool: SourceTool, max_bytes: int = MAX_BYTES) -> Registered:
         has_effects=effect.has_effects,
         capabilities=capabilities,
         capability_names=tuple(sorted(capabilities)),
-        destructive=Capability.DESTRUCTIVE in capabilities,
+        destructive=destructive,
         schema=schema,
         summary=ArgumentSummary(definition.input_schema),
         path_params=_path_params(definition),
+        output_labels=_output_labels(definition, capabilities),
+        outward=outward,
+        is_guarded=outward or destructive or effect is SideEffects.EXECUTE,
         timeout_s=definition.timeout_s or (600.0 if effect in SLOW else 60.0),
         policy_key=f"{name} {effect} {Capability.DESTRUCTIVE in capabilities}",
         why_not=tool.why_not,
@@ -191,6 +217,35 @@ def _path_params(definition: ToolDefinition) -> tuple[str, ...]:
         for name, schema in properties.items()
         if (name in _PATH_NAMES or name.endswith("_path")) and _holds_text(schema)
     )
+
+
+def _is_outward(definition: ToolDefinition, capabilities: frozenset[Capability]) -> bool:
+    """Whether it sends something out. A read from the one service that the settings name does
+    not: its author says so by declaring that no parameter is a destination."""
+    outward = _OUTWARD & capabilities
+    if definition.destination_params == () and definition.source not in _FOREIGN:
+        outward -= {Capability.ACCESSES_NETWORK}
+    return bool(outward)
+
+
+def _output_labels(
+    definition: ToolDefinition, capabilities: frozenset[Capability]
+) -> frozenset[Label]:
+    """What its output is; a tool of a server or host cannot vouch for itself."""
+    foreign = definition.source in _FOREIGN
+    if definition.output_labels is not None:
+        try:
+            declared = frozenset(map(Label, definition.output_labels))
+        except ValueError as error:
+            raise ToolRegistrationError(f"tool {definition.name!r}: {error}") from None
+        return declared - {Label.VOUCHED} if foreign else declared
+    reaches_out = not _OUTWARD.isdisjoint(capabilities)
+    changes = Capability.MUTATES_EXTERNAL in capabilities  # what that returns is a receipt
+    if definition.source == "mcp" or (reaches_out and (foreign or not changes)):
+        return frozenset({Label.UNTRUSTED})
+    if definition.source == "builtin" and definition.requires_workspace:
+        return frozenset({Label.WORKSPACE})
+    return frozenset()
 
 
 def _holds_text(schema: Any) -> bool:

@@ -16,7 +16,7 @@ from functools import partial
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolRegistrationError
 from callgate.core.json_schema.schemas import MAX_BYTES
-from callgate.core.sessions import Mode, Session
+from callgate.core.sessions import Mode, PoolWorkspace, Session
 from callgate.core.tools import ToolFactory
 from callgate.dispatch.tools.checks import SLOW, Registered, ToolNames, examine, fold, spellings
 from callgate.dispatch.tools.sources import FixedTools, SourceTool, ToolSource
@@ -62,6 +62,8 @@ class Registry:
         """The tools of everyone; None: it is to be made anew."""
         self._disabled: dict[str, str] = {}
         self.tags = Tags()
+        self.pool_refusal: Callable[[Registered, PoolWorkspace], str | None] | None = None
+        """Why a tool cannot work with a workspace on remote workers; None where it can."""
 
     # --- sources ------------------------------------------------------------------------------
 
@@ -238,7 +240,7 @@ class Registry:
         return [
             tool
             for tool in self.of(session)
-            if tool.listed and self.hidden_because(tool, session) is None
+            if tool.listed and self.unusable_because(tool, session) is None
         ]
 
     def file_tools(self) -> dict[str, SideEffects]:
@@ -272,6 +274,14 @@ class Registry:
         if definition.hidden_from_workers and session.is_worker:
             return "not for sub-agents"
         return self.missing_because(tool, session)
+
+    def unusable_because(self, tool: Registered, session: Session) -> str | None:
+        """Why a session is not told of a tool: it does not see it, or the pool in which its
+        workspace lives would refuse it. A call by name gets the pool's own refusal."""
+        hidden = self.hidden_because(tool, session)
+        if hidden is not None or session.pool is None or self.pool_refusal is None:
+            return hidden
+        return self.pool_refusal(tool, session.pool)
 
     def missing_because(self, tool: Registered, session: Session) -> str | None:
         """What a session lacks for a tool that depends on it; None where it lacks nothing."""

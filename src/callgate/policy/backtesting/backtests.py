@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -22,6 +21,7 @@ from callgate.policy.backtesting.inputs import Lookups, PolicySettings, Record, 
 from callgate.policy.backtesting.recorded_calls import (
     REFUSED_PLACES,
     RecordedCall,
+    plain_sha256,
     read_arguments,
     recall,
 )
@@ -111,7 +111,7 @@ def backtest(
     `records` are those since `since_ms`, newest first; `modes` are those of the sessions in the
     store. Takes a while for a long record.
     """
-    judge = _Comparison(old, new, lookups, modes)
+    judge = Comparison(old, new, lookups, modes)
     same = unjudged = 0
     doubts: Counter[Doubt] = Counter()
     groups: dict[tuple[object, ...], list[Any]] = {}
@@ -153,12 +153,13 @@ class _Kind(msgspec.Struct, frozen=True):
     """Whether the decision depends on the arguments."""
 
 
-_Answer = tuple[Decision, Decision] | Doubt
+Answer = tuple[Decision, Decision] | Doubt
+"""What both sides decide, or why that cannot be told."""
 _ANY = Decision(outcome=Outcome.ASK, reason="", sentence="")
 _SAME = (_ANY, _ANY)
 
 
-class _Comparison:
+class Comparison:
     """Judges records by two sides; remembers what it has seen."""
 
     def __init__(
@@ -167,15 +168,19 @@ class _Comparison:
         new: PolicySettings,
         lookups: Lookups,
         modes: Mapping[str, Mode],
+        *,
+        decide_all: bool = False,
     ) -> None:
+        """`decide_all`: also what both decide alike is decided, not only told to be the same."""
+        self._decide_all = decide_all
         self._sides = (old, new)
         self._lookups = lookups
         self._modes = modes
         self._workspaces: dict[str, WorkspacePolicy | None] = {}
         self._kinds: dict[tuple[object, ...], _Kind | None] = {}
-        self._answers: dict[tuple[object, ...], _Answer] = {}
+        self._answers: dict[tuple[object, ...], Answer] = {}
 
-    def __call__(self, record: Record) -> _Answer | None:
+    def __call__(self, record: Record) -> Answer | None:
         """Both decisions, or why there are none; None for a call that no policy has to judge."""
         call = recall(record, self._lookups.tool(record.tool))
         if call is None:
@@ -218,14 +223,8 @@ class _Comparison:
         return answer
 
     def _sha256(self, record: Record, kind: _Kind) -> str:
-        """That of the arguments, if they are those on record or ones that a rule names: a record
-        has only a keyed hash of it."""
         rules = (rule.arguments_sha256 for rule in (*kind.old.rules, *kind.new.rules))
-        args = record.args.encode("utf-8", "surrogatepass")
-        for plain in (sha256(args).hexdigest(), *rules):
-            if plain is not None and self._lookups.recorded_hash(plain) == record.args_hash:
-                return plain
-        return record.args_hash or ""
+        return plain_sha256(record, self._lookups, rules)
 
     def _kind(self, call: RecordedCall) -> _Kind | None:
         found = self._workspace(call.record.cwd)
@@ -235,7 +234,7 @@ class _Comparison:
         rules = [*old.rules, *new.rules]
         if old.roots == new.roots and all(rule.path is None for rule in rules):
             old, new = (msgspec.structs.replace(view, needs_paths=False) for view in (old, new))
-        alike = old.grounds(call) == new.grounds(call)
+        alike = not self._decide_all and old.grounds(call) == new.grounds(call)
         looks = bool(call.path_params) or call.sandboxed or any(map(_looks, rules))
         return _Kind(old, new, alike, looks)
 
@@ -274,11 +273,18 @@ class _Comparison:
 
 def _looks(rule: Rule) -> bool:
     """Whether a rule looks at arguments, or at what is made of them."""
-    about = (rule.path, rule.command, rule.arguments or None, rule.arguments_sha256, rule.network)
+    about = (
+        rule.path,
+        rule.command,
+        rule.arguments or None,
+        rule.without or None,
+        rule.arguments_sha256,
+        rule.network,
+    )
     return any(each is not None for each in about)
 
 
-def _answer(kind: _Kind, call: RecordedCall) -> _Answer:
+def _answer(kind: _Kind, call: RecordedCall) -> Answer:
     old = decision_of(kind.old, call)
     if isinstance(old, Doubt):
         return old

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
@@ -22,7 +22,7 @@ from callgate.core.effects import Capability, SideEffects
 from callgate.core.errors import ToolErrorClass
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Root
-from callgate.policy.backtesting.inputs import KnownTool, Record
+from callgate.policy.backtesting.inputs import KnownTool, Lookups, Record
 from callgate.policy.rules import is_within
 from callgate.redaction.values import MASK
 
@@ -114,6 +114,16 @@ def recall(record: Record, tool: KnownTool | None) -> RecordedCall | None:
         sandboxed=record.sandbox is not None or (tool is not None and tool.definition.sandboxed),
         sha256=record.args_hash,
     )
+
+
+def plain_sha256(record: Record, lookups: Lookups, guesses: Iterable[str | None] = ()) -> str:
+    """The hash of the arguments, if they are those on record or one of these: a record has only
+    a keyed hash of it."""
+    args = record.args.encode("utf-8", "surrogatepass")
+    for plain in (sha256(args).hexdigest(), *guesses):
+        if plain is not None and lookups.recorded_hash(plain) == record.args_hash:
+            return plain
+    return record.args_hash or ""
 
 
 def read_arguments(call: RecordedCall) -> RecordedArguments:

@@ -126,7 +126,8 @@ def decision_of(view: View, call: RecordedCall) -> Decision | Doubt:
 
 
 def _doubt(view: View, call: RecordedCall) -> Doubt:
-    looked_at = {name for rule in view.rules for name in rule.arguments} | {"command", "network"}
+    looked_at = {name for rule in view.rules for name in (*rule.arguments, *rule.without)}
+    looked_at |= {"command", "network"}
     if not all(map(call.arguments.knows, looked_at)):
         return Doubt.ARGUMENTS
     return Doubt.TOOL if call.tool is None else Doubt.SANDBOX
@@ -241,4 +242,6 @@ def _known_part(rule: Rule, call: RecordedCall) -> Rule:
         conditions["arguments"] = {
             name: glob for name, glob in rule.arguments.items() if call.arguments.knows(name)
         }
+    if not all(map(call.arguments.knows, rule.without)):
+        conditions["without"] = tuple(filter(call.arguments.knows, rule.without))
     return msgspec.structs.replace(rule, **conditions) if conditions else rule

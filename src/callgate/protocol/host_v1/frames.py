@@ -97,6 +97,8 @@ class ExecuteTool(_Part, frozen=True, kw_only=True):
     arguments: Object = msgspec.field(default_factory=_nothing)
     state: Object = msgspec.field(default_factory=_nothing)
     context: CallContext | UnsetType = UNSET
+    traceparent: str | UnsetType = UNSET
+    """The span of the call, as W3C Trace Context writes it: a host may ignore it."""
 
 
 class GetConfigSchema(_Part, frozen=True, kw_only=True):

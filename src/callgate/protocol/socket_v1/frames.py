@@ -29,7 +29,7 @@ Text = Annotated[str, Meta(max_length=65_536)]
 TimeoutMs = Annotated[int, Meta(ge=1, le=MAX_TIMEOUT_MS)]
 
 Decision = Literal["allow", "deny", "always-allow-this-tool"]
-Scope = Literal["once", "session", "always"]
+Scope = Literal["once", "destination", "session", "always"]
 
 
 class Code(StrEnum):
@@ -76,6 +76,8 @@ class ClientInfo(_Part, frozen=True, kw_only=True):
     """Read and never used: the server gives each connection its own."""
     space_id: Hint | None = None
     tab_id: Hint | None = None
+    traceparent: Hint | None = None
+    """The span of the caller, as W3C Trace Context writes it."""
 
 
 class ToolCall(_Frame, frozen=True, kw_only=True, tag="tool_call"):

@@ -12,7 +12,8 @@ from callgate.core.tools import ToolContext
 from callgate.protocol.host_v1 import failures, frames, parts
 from callgate.protocol.ndjson import Unsendable
 from callgate.sources.hosts.hosts import Host, HostCall
-from callgate.sources.hosts.links import HostExited, InvalidAnswer, Link, Refused
+from callgate.sources.hosts.in_flight import InvalidAnswer, Refused
+from callgate.sources.hosts.links import HostExited, Link
 from callgate.sources.hosts.runtime_requests import RuntimeRequests
 
 

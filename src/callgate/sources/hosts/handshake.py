@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from callgate.protocol.host_v1 import frames
-from callgate.sources.hosts.links import HostError, HostExited, InvalidAnswer, Link, Refused
+from callgate.sources.hosts.in_flight import HostError, InvalidAnswer, Refused
+from callgate.sources.hosts.links import HostExited, Link
 from callgate.sources.hosts.optional import PATIENCE_S, OptionalMethods
 
 CheckConfig = Callable[[dict[str, Any], dict[str, Any]], None]

@@ -33,7 +33,8 @@ from callgate.sources.hosts.handshake import (
     Started,
     handshake,
 )
-from callgate.sources.hosts.links import HostError, HostExited, Link, OnAsk, OnEvent, Refused
+from callgate.sources.hosts.in_flight import HostError, OnAsk, OnEvent, Refused
+from callgate.sources.hosts.links import HostExited, Link
 from callgate.sources.hosts.optional import OptionalMethods
 from callgate.sources.hosts.slots import Slots
 from callgate.sources.hosts.states import States
@@ -185,6 +186,9 @@ class Host:
                     arguments=arguments,
                     state=self._state(session),
                     context=_call_context(context) if link.reaches_back else msgspec.UNSET,
+                    traceparent=msgspec.UNSET
+                    if context.trace is None
+                    else context.trace.traceparent,
                 )
                 with watch(link):
                     id, outcome = link.ask(params, on_event, on_ask)

@@ -10,10 +10,9 @@ it was doing when it died is not known, so nothing is asked again.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -25,11 +24,16 @@ from callgate.protocol.host_v1.excerpts import Passed
 from callgate.protocol.host_v1.requests import Fault
 from callgate.protocol.host_v1.runtime import Broken, Received, RuntimeWire
 from callgate.redaction.frame_log import FrameLog
+from callgate.sources.hosts.in_flight import (
+    HostError,
+    OnAsk,
+    OnEvent,
+    Outcome,
+    PendingRequests,
+    new_outcome,
+)
 from callgate.sources.lifecycle import ended
 from callgate.sources.logs import LifeLog
-
-OnEvent = Callable[[frames.Event], None]
-OnAsk = Callable[[frames.OfRuntime], Awaitable[Any]]
 
 LEAVE_S = 2.0
 """Between the end of its stdin and SIGTERM ..."""
@@ -37,22 +41,6 @@ TERM_S = 3.0
 """... and from there to SIGKILL."""
 MOST_UNREAD = 1024 * 1024
 """Bytes of answers that a host may leave unread before it gets another."""
-
-
-class HostError(Exception):
-    """Why a request has no value."""
-
-
-class Refused(HostError):
-    """The host answered that it failed."""
-
-    def __init__(self, failure: frames.Failure) -> None:
-        super().__init__(f"{failure.type}: {failure.detail}")
-        self.failure = failure
-
-
-class InvalidAnswer(HostError):
-    """The host answered in a way that no answer may have."""
 
 
 class HostExited(HostError):
@@ -63,20 +51,13 @@ class HostExited(HostError):
         self.exit = exit
 
 
-class _Pending(NamedTuple):
-    outcome: asyncio.Future[frames.Returned]
-    on_event: OnEvent | None
-    on_ask: OnAsk | None
-
-
 class Link:
     def __init__(self, log: LifeLog, on_end: Callable[[Exit], None] = lambda exit: None) -> None:
         self._log = log
         self._on_end = on_end
         self._frames = FrameLog("callgate.hosts")
         self._wire = RuntimeWire()
-        self._ids = itertools.count(1)
-        self._pending: dict[str, _Pending] = {}
+        self._requests = PendingRequests(self._wire)
         self._running: Running | None = None
         self._stdin: int | None = None
         self._buffer = bytearray()
@@ -113,7 +94,7 @@ class Link:
         watch_writes(self._running, report)
 
     def __len__(self) -> int:
-        return len(self._pending)
+        return len(self._requests)
 
     @property
     def reaches_back(self) -> bool:
@@ -122,16 +103,16 @@ class Link:
 
     def ask(
         self, params: frames.OfHost, on_event: OnEvent | None = None, on_ask: OnAsk | None = None
-    ) -> tuple[str, asyncio.Future[frames.Returned]]:
+    ) -> tuple[str, Outcome]:
         """Send a request: its id, and its outcome. `Unsendable` where it does not fit a line."""
-        id = str(next(self._ids))
-        outcome: asyncio.Future[frames.Returned] = asyncio.get_running_loop().create_future()
+        id = self._requests.next_id()
         if self.exit is not None or self._stdin is None:
+            outcome = new_outcome()
             outcome.set_exception(HostExited(self.exit or Exit()))
             return id, outcome
         data = self._wire.encode(frames.ask(id, params))
-        self._pending[id] = _Pending(outcome, on_event, on_ask)
-        if len(self._pending) > 1:
+        outcome = self._requests.add(id, on_event, on_ask)
+        if len(self._requests) > 1:
             self._send_soon(data)
         else:
             self._send(data)
@@ -139,20 +120,12 @@ class Link:
 
     def abandon(self, id: str) -> None:
         """Wait no longer for a request."""
-        pending = self._pending.pop(id, None)
-        if pending is not None:
-            self._wire.abandon(id)
-            pending.outcome.cancel()
+        self._requests.abandon(id)
         self._end_if_done()
 
-    def await_again(self, id: str) -> asyncio.Future[frames.Returned] | None:
+    def await_again(self, id: str) -> Outcome | None:
         """Another outcome for a request whose first was cancelled; None if it is over."""
-        pending = self._pending.get(id)
-        if pending is None:
-            return None
-        outcome: asyncio.Future[frames.Returned] = asyncio.get_running_loop().create_future()
-        self._pending[id] = pending._replace(outcome=outcome)
-        return outcome
+        return self._requests.await_again(id)
 
     def retire(self) -> None:
         """End it as soon as nothing is under way."""
@@ -160,7 +133,7 @@ class Link:
         self._end_if_done()
 
     def _end_if_done(self) -> None:
-        if self._retired and not self._pending:
+        if self._retired and not self._requests:
             self.end()
 
     def end(self, leave_s: float = LEAVE_S) -> None:
@@ -255,39 +228,19 @@ class Link:
             self.kill()
 
     def _take(self, received: Received) -> None:
+        if isinstance(received, Broken):
+            self._log.note(f"an answer that cannot be taken ({received.why}): {received.shown}")
+        if self._requests.take(received):
+            self._end_if_done()
         match received:
-            case frames.Returned():
-                self._settle(received.id, received)
-            case frames.Failed():
-                if received.id is not None:
-                    self._settle(received.id, Refused(received.error))
-            case frames.Emitted():
-                pending = self._pending.get(received.id)
-                if pending is not None and pending.on_event is not None:
-                    pending.on_event(received.event)
             case frames.Request():
                 self._spawn(self._serve(received))
             case Fault():
                 self._send(self._wire.encode(received))
-            case Broken():
-                self._log.note(f"an answer that cannot be taken ({received.why}): {received.shown}")
-                self._settle(
-                    received.id, InvalidAnswer(f"its answer cannot be taken ({received.why})")
-                )
-                if received.why == "version":
-                    self.kill()
+            case Broken(why="version"):
+                self.kill()
             case Passed():
                 self._log.note(f"passed over ({received.why}): {received.shown}")
-
-    def _settle(self, id: str, outcome: frames.Returned | HostError) -> None:
-        pending = self._pending.pop(id, None)
-        self._end_if_done()
-        if pending is None or pending.outcome.done():
-            return
-        if isinstance(outcome, HostError):
-            pending.outcome.set_exception(outcome)
-        else:
-            pending.outcome.set_result(outcome)
 
     async def _serve(self, request: frames.Request[Any]) -> None:
         """Answer what a host asks for one of its calls, in its order, and not before it has read
@@ -297,7 +250,7 @@ class Link:
             await self._answer(request)
 
     async def _answer(self, request: frames.Request[Any]) -> None:
-        pending = self._pending.get(request.params.call)
+        pending = self._requests.find(request.params.call)
         answer: frames.Answer
         try:
             if pending is None or pending.on_ask is None:
@@ -321,10 +274,7 @@ class Link:
         if self._leaving is not None:
             self._leaving.cancel()
         self._on_end(self.exit)  # sees what was under way
-        pending, self._pending = self._pending, {}
-        for each in pending.values():
-            if not each.outcome.done():
-                each.outcome.set_exception(HostExited(self.exit))
+        self._requests.fail_all(HostExited(self.exit))
 
     def _spawn(self, work: Any) -> None:
         self._tasks.start(work)

@@ -313,8 +313,10 @@ class Connection:
             fraction = min(max(progress / total, 0.0), 1.0) if total and total > 0 else None
             context.progress(None if message is None else message[:LONGEST_PROGRESS], fraction)
 
+        meta: Any = None if context.trace is None else context.trace.carrier
+        ask = self.client.call_tool
         return await self._for(
-            context, lambda: self.client.call_tool(tool, arguments, progress_callback=tell)
+            context, lambda: ask(tool, arguments, progress_callback=tell, meta=meta)
         )
 
     async def beside(self) -> list[str]:

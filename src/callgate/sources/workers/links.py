@@ -9,7 +9,6 @@ later over it, or under an id that is not in flight, is passed over.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -17,18 +16,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from callgate.protocol.host_v1 import frames
-from callgate.protocol.host_v1.excerpts import Passed
-from callgate.protocol.host_v1.requests import Fault
-from callgate.protocol.host_v1.runtime import Broken, Received, RuntimeWire
+from callgate.protocol.host_v1.runtime import RuntimeWire
 from callgate.protocol.host_v1.workers import OF_WORKER, Description, RunTool, ask
 from callgate.redaction.frame_log import FrameLog
-from callgate.sources.hosts.links import HostError, InvalidAnswer, Refused
+from callgate.sources.hosts.in_flight import (
+    HostError,
+    InvalidAnswer,
+    OnEvent,
+    Outcome,
+    PendingRequests,
+    new_outcome,
+)
 
 _log = logging.getLogger("callgate.workers")
-
-OnEvent = Callable[[frames.Event], None]
-Outcome = asyncio.Future[frames.Returned]
 
 
 class WorkerLost(HostError):
@@ -47,12 +47,6 @@ class WorkerIdentity(NamedTuple):
     @property
     def key(self) -> str:
         return f"{self.pool}/{self.name}"
-
-
-class _Pending(NamedTuple):
-    outcome: Outcome
-    on_event: OnEvent | None
-    is_call: bool
 
 
 class WorkerLink:
@@ -75,13 +69,12 @@ class WorkerLink:
         self._hang_up = hang_up
         self._wire = RuntimeWire(OF_WORKER)
         self._frames = FrameLog("callgate.workers")
-        self._ids = itertools.count(1)
-        self._pending: dict[str, _Pending] = {}
+        self._requests = PendingRequests(self._wire)
 
     @property
     def calls(self) -> int:
         """How many run there."""
-        return sum(each.is_call for each in self._pending.values())
+        return self._requests.calls
 
     @property
     def has_room(self) -> bool:
@@ -89,13 +82,13 @@ class WorkerLink:
 
     def ask(self, params: Any, on_event: OnEvent | None = None) -> tuple[str, Outcome]:
         """Send a request: its id, and its outcome. `Unsendable` where it does not fit a frame."""
-        id = str(next(self._ids))
-        outcome: Outcome = asyncio.get_running_loop().create_future()
+        id = self._requests.next_id()
         if self.is_lost:
+            outcome = new_outcome()
             outcome.set_exception(WorkerLost("it is not connected"))
             return id, outcome
         data = self._wire.encode(ask(id, params))
-        self._pending[id] = _Pending(outcome, on_event, isinstance(params, RunTool))
+        outcome = self._requests.add(id, on_event, is_call=isinstance(params, RunTool))
         self._frames.sent(data)
         self._send(data)
         return id, outcome
@@ -120,10 +113,7 @@ class WorkerLink:
 
     def abandon(self, id: str) -> None:
         """Wait no longer for a request. Idempotent."""
-        pending = self._pending.pop(id, None)
-        if pending is not None:
-            self._wire.abandon(id)
-            pending.outcome.cancel()
+        self._requests.abandon(id)
 
     def receive(self, data: bytes) -> None:
         """Take one frame."""
@@ -131,36 +121,10 @@ class WorkerLink:
             return
         self._frames.received(data + b"\n")
         for received in self._wire.receive(data + b"\n"):
-            self._take(received)
+            if not self._requests.take(received):
+                _log.debug("worker %s: a frame was passed over", self.identity.key)
         if self._wire.hopeless is not None:
             self.end(1008, "noise")
-
-    def _take(self, received: Received) -> None:
-        match received:
-            case frames.Returned():
-                self._settle(received.id, received)
-            case frames.Failed():
-                if received.id is not None:
-                    self._settle(received.id, Refused(received.error))
-            case frames.Emitted():
-                pending = self._pending.get(received.id)
-                if pending is not None and pending.on_event is not None:
-                    pending.on_event(received.event)
-            case Broken():
-                self._settle(
-                    received.id, InvalidAnswer(f"its answer cannot be taken ({received.why})")
-                )
-            case Passed() | Fault() | frames.Request():
-                _log.debug("worker %s: a frame was passed over", self.identity.key)
-
-    def _settle(self, id: str, outcome: frames.Returned | HostError) -> None:
-        pending = self._pending.pop(id, None)
-        if pending is None or pending.outcome.done():
-            return
-        if isinstance(outcome, HostError):
-            pending.outcome.set_exception(outcome)
-        else:
-            pending.outcome.set_result(outcome)
 
     def end(self, code: int, reason: str) -> None:
         """Cut the connection, and say why. Idempotent."""
@@ -170,8 +134,5 @@ class WorkerLink:
     def lose(self) -> None:
         """The connection is gone: what is under way has that outcome. Idempotent."""
         self.is_lost = True
-        pending, self._pending = self._pending, {}
-        for each in pending.values():
-            if not each.outcome.done():
-                each.outcome.set_exception(WorkerLost("its connection was lost"))
-                each.outcome.exception()  # nobody may wait for it by now
+        for each in self._requests.fail_all(WorkerLost("its connection was lost")):
+            each.exception()  # nobody may wait for it by now

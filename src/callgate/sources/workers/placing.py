@@ -31,6 +31,7 @@ from callgate.core.sessions import PoolWorkspace
 from callgate.core.tools import Preview, ToolContext, ToolDefinition, ToolOutput
 from callgate.dispatch.commands.sandboxes import Enclosure
 from callgate.dispatch.subjects import Subject
+from callgate.dispatch.tools.checks import Registered
 from callgate.policy.decide import Rulebook
 from callgate.policy.rules import Origin, Rule
 from callgate.protocol.host_v1 import failures, frames, parts, values
@@ -45,11 +46,13 @@ from callgate.protocol.host_v1.workers import (
     WorkerContext,
 )
 from callgate.protocol.ndjson import Unsendable
-from callgate.sources.hosts.links import InvalidAnswer, Refused
+from callgate.sources.hosts.in_flight import InvalidAnswer, Refused
 from callgate.sources.workers.links import WorkerLink, WorkerLost
 from callgate.sources.workers.pools import WorkerPools
 
 INTERRUPTED = "interrupted"
+_OF_WORKERS = ("builtin",)
+"""Sources of tools that workers have too."""
 _LOCATE_S = 30.0
 _PREVIEW_S = 60.0
 _MOST_WORKERS = 3
@@ -66,9 +69,9 @@ class PooledCalls:
     async def place(self, call: ToolCall, subject: Subject) -> Subject:
         definition, pool = subject.tool.definition, call.session.pool
         assert pool is not None
-        if _is_for_no_files(subject):
+        if _is_for_no_files(subject.tool):
             return subject
-        if definition.source != "builtin":
+        if definition.source not in _OF_WORKERS:
             raise ToolPermissionDenied(
                 f"Tool {subject.tool.name!r} works with files of the server; the session's"
                 f" workspace is {call.session.workspace}.",
@@ -81,6 +84,19 @@ class PooledCalls:
             enclosure = msgspec.convert(located.enclosure, Enclosure)
         tool = msgspec.structs.replace(subject.tool, factory=partial(WorkerTool, placed))
         return Subject(tool, subject.checked, located.resolved_paths, enclosure, located.named)
+
+    def refusal(self, tool: Registered, pool: PoolWorkspace) -> str | None:
+        """Why a call of this tool is refused in a session of this workspace; None: it is not.
+
+        While no worker of the workspace is connected here, all that one may have is offered."""
+        if _is_for_no_files(tool):
+            return None
+        if tool.definition.source not in _OF_WORKERS:
+            return f"it works with files of the server, and the workspace is {pool}"
+        serving = self.pools.serving(pool)
+        if serving and not any(tool.name in each.tools for each in serving):
+            return f"no worker of pool {pool.pool} has it"
+        return None
 
     def rules(self, workspace: str) -> list[Object]:
         """The rules that bind files and commands, wherever they are."""
@@ -112,11 +128,10 @@ def _without_origin(rule: Rule) -> Rule:
     return msgspec.structs.replace(rule, origin=Origin(SERVER, rule.origin.line))
 
 
-def _is_for_no_files(subject: Subject) -> bool:
+def _is_for_no_files(tool: Registered) -> bool:
     """Whether a tool has nothing to do with a workspace, and so runs on this machine."""
-    definition = subject.tool.definition
-    needs_files = definition.requires_workspace or definition.sandboxed
-    return not needs_files and not subject.tool.path_params
+    needs_files = tool.definition.requires_workspace or tool.definition.sandboxed
+    return not needs_files and not tool.path_params
 
 
 class PlacedCall:

@@ -20,7 +20,7 @@ from callgate.core.task_sets import TaskSet
 from callgate.core.version import __version__
 from callgate.protocol.host_v1.frames import GetToolSchemas, Init, Object
 from callgate.protocol.host_v1.workers import Description
-from callgate.sources.hosts.links import HostError
+from callgate.sources.hosts.in_flight import HostError
 from callgate.sources.workers import directory, fences, tokens
 from callgate.sources.workers.directory import WorkerEntry
 from callgate.sources.workers.links import WorkerIdentity, WorkerLink

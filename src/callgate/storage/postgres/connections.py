@@ -9,13 +9,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import math
 import select
+import time
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
 import psycopg
-from psycopg import conninfo, errors, sql
+from psycopg import conninfo, sql
 
 from callgate.core.stores import EngineTooOld, StoreAddressInvalid
 from callgate.storage.postgres.location import PostgresLocation, redacted
@@ -40,9 +42,13 @@ class _BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
     answer_s: float | None = None
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        limit_s = self.answer_s if timeout is None else timeout
+        until = math.inf if limit_s is None else time.monotonic() + limit_s
         try:
-            return super().wait(gen, interval, self.answer_s if timeout is None else timeout)
-        except errors._WaitTimeout:
+            return super().wait(gen, interval, limit_s)
+        except psycopg.OperationalError as error:
+            if error.sqlstate is not None or time.monotonic() < until:
+                raise
             raise Lost("the database did not answer in time") from None
 
 
@@ -162,6 +168,15 @@ class Connection:
             f" set local idle_in_transaction_session_timeout = {wait_ms}"
         )
         self.run_script("begin" + ("" if self.is_direct else limits))
+
+    @contextlib.contextmanager
+    def patient(self) -> Iterator[None]:
+        """Statements may take as long as they take."""
+        before, self.psycopg.answer_s = self.psycopg.answer_s, None
+        try:
+            yield
+        finally:
+            self.psycopg.answer_s = before
 
     @contextlib.contextmanager
     def transaction(self, kind: str = "") -> Iterator[None]:

@@ -19,7 +19,7 @@ class PostgresLocation(msgspec.Struct, frozen=True, kw_only=True):
     """A direct connection, where `url` leads to a pooler; `POLLING`: there is none."""
     schema: str = "callgate"
     connect_s: float = 5.0
-    answer_s: float = 30.0
+    answer_s: float = 10.0
     """How long a statement may take before the database counts as unreachable."""
     silent_s: float = 30.0
     """A process that holds its lock, but has not been heard of for so long, counts as gone."""

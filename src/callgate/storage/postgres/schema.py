@@ -176,7 +176,7 @@ def migrate(db: Connection, migrations: Sequence[Migration] = MIGRATIONS) -> Non
     """Bring the schema to our format. Where it is, nothing is written."""
     if _version(db, len(migrations)) >= len(migrations):
         return
-    with db.transaction():
+    with db.patient(), db.transaction():  # an index of a large table takes its time
         # One at a time: others see nothing of it before it is whole.
         db.run("select pg_advisory_xact_lock(%s)", db.schema_lock)
         _make_schema(db)

@@ -1,4 +1,4 @@
-"""One thread that commits: everything that waits goes into one transaction, up to a bound.
+"""A batch of commits in one transaction of PostgreSQL, if possible in one round trip.
 
     optimistic ---> applied to what is remembered, sent in one round trip
         | a session has changed: forgotten, once more
@@ -6,16 +6,12 @@
         v
     locked -------> sessions locked first, then read; also for ops that name no session
 
-A connection that is lost is made again once, and the batch sent again: ops are idempotent. Whatever
-happens here, whoever waits is told.
+A connection that is lost is made again once, and the batch sent again: ops are idempotent.
 """
 
 from __future__ import annotations
 
-import logging
-import queue
-import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -41,7 +37,7 @@ from callgate.core.ops import (
     UseGrant,
 )
 from callgate.core.stores import StoreError, StoreUnwritable, Trouble
-from callgate.storage.commits import Commit, Outcome, Tell, apply_all, batches
+from callgate.storage.commits import BatchWriter, Commit, Outcome, Tell, apply_all
 from callgate.storage.owners import Owners
 from callgate.storage.postgres import owners
 from callgate.storage.postgres.connections import Connection
@@ -70,8 +66,6 @@ _CONFLICTS = ("40001", "40P01", "23505")
 """Somebody was faster: a serialization failure, a deadlock, a row that is there."""
 _DIVISION = "22012"
 
-_log = logging.getLogger("callgate.store")
-
 
 class _Changed(Exception):
     """A session is not as it was remembered."""
@@ -81,7 +75,7 @@ class _Repeated(Exception):
     """Something that was taken to be new is there already."""
 
 
-class Writer:
+class Writer(BatchWriter):
     def __init__(
         self,
         location: PostgresLocation,
@@ -92,14 +86,12 @@ class Writer:
         before_commit: Callable[[], None],
     ) -> None:
         """`local` says to the processes of this machine that this one lives."""
+        super().__init__(tell, before_commit)
+        self.idle_s = location.beat_s
         self._location = location
         self._owner = owner
         self._local = local
         self._listener = listener
-        self._tell = tell
-        self._before_commit = before_commit
-        self._queue: queue.SimpleQueue[list[Commit] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
         self._db: Connection | None = None
         self._rows = PostgresRows(self._connect)
         self._ords: list[int] = []
@@ -108,44 +100,15 @@ class Writer:
         self.is_dead = False
         """Whether other processes took this one for dead."""
 
-    def write(self, commits: list[Commit]) -> None:
-        """Take these, in their order. The thread starts with the first ones."""
-        self._queue.put(commits)
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._run, name="callgate-store-writer", daemon=True
-            )
-            self._thread.start()
+    def _split(self, batch: list[Commit]) -> Iterable[list[Commit]]:
+        for _, some in groupby(batch, _is_optimistic):
+            yield [*some]
 
-    def close(self) -> None:
-        """Write what was taken, and end."""
-        if self._thread is not None:
-            self._queue.put(None)
-            self._thread.join()
-        self._disconnect()
+    def _after_batch(self, changed: Mapping[str, int]) -> None:
+        if changed:
+            self._listener.pass_on(changed)
 
-    def _run(self) -> None:
-        ending = False
-        while not ending:
-            taken = [self._wait_for_work()]
-            while not self._queue.empty():
-                taken.append(self._queue.get())
-            ending = None in taken
-            commits = [commit for some in taken if some is not None for commit in some]
-            if commits:
-                self._before_commit()
-            for batch in batches(commits):
-                for _, some in groupby(batch, _is_optimistic):
-                    self._write([*some])
-
-    def _wait_for_work(self) -> list[Commit] | None:
-        while True:
-            try:
-                return self._queue.get(timeout=self._location.beat_s)
-            except queue.Empty:
-                self._renew()
-
-    def _renew(self) -> None:
+    def _on_idle(self) -> None:
         """Connect again where the connection has ended: it says that this process lives."""
         if self._db is not None and not self._db.has_ended():
             return
@@ -155,26 +118,7 @@ class Writer:
         except (*TROUBLE, StoreError):  # said to whoever commits next
             pass
 
-    def _write(self, batch: list[Commit]) -> None:
-        """Write a batch and tell its outcome."""
-        changed: dict[str, int] = {}
-        try:
-            outcomes, changed = self._transact(batch)
-        except StoreError as error:
-            outcomes = [(commit, error) for commit in batch]
-        except Exception as error:
-            if len(batch) > 1:  # one of them is the cause: the others need not suffer
-                for commit in batch:
-                    self._write([commit])
-                return
-            if not isinstance(error, ValueError):  # a mistake of the caller, who is told
-                _log.exception("a commit failed")
-            outcomes = [(batch[0], error)]
-        self._tell(outcomes, changed)
-        if changed:
-            self._listener.pass_on(changed)
-
-    def _transact(self, batch: Sequence[Commit]) -> tuple[list[Outcome], dict[str, int]]:
+    def _transact(self, batch: list[Commit]) -> tuple[list[Outcome], dict[str, int]]:
         self._sent = False
         sent_before = False
         try:

@@ -16,6 +16,10 @@ _MODES = {
     Mode.NONE: ("None", "No tools."),
     Mode.READ: ("Read", "Reading and searching; commands in a sandbox that cannot write."),
     Mode.ASK: ("Ask", "What changes something is asked about, as the settings say."),
+    Mode.GUARDED: (
+        "Guarded",
+        "Runs what stays in the workspace, and what goes where you said; asks about the rest.",
+    ),
     Mode.WRITE: ("Write", "Everything runs without a question, but for what a rule asks about."),
 }
 

@@ -13,7 +13,11 @@ import logging
 from collections.abc import Callable
 
 from callgate.dispatch.permission.confirmations import Answer, Confirmation, Scope
-from callgate.dispatch.permission.presentation import preview_heading, requester_text
+from callgate.dispatch.permission.presentation import (
+    destinations_text,
+    preview_heading,
+    requester_text,
+)
 from callgate.policy.rules import Outcome
 from callgate.protocol.acp.client import (
     METHODS,
@@ -34,6 +38,7 @@ _log = logging.getLogger("callgate.acp")
 _ADVICE = ", or raise longest_arguments in [acp]"
 _ANSWERS = {
     "allow_once": (Outcome.ALLOW, Scope.ONCE),
+    "allow_destination": (Outcome.ALLOW, Scope.DESTINATION),
     "allow_always": (Outcome.ALLOW, Scope.SESSION),
     "reject_once": (Outcome.DENY, Scope.ONCE),
     "reject_always": (Outcome.DENY, Scope.SESSION),
@@ -49,7 +54,7 @@ async def ask(
     by: str,
 ) -> Answer:
     """`session_id` is the one that the editor knows; `cancel` stops its turn."""
-    offered = _options(question.tool)
+    offered = options_for(question)
     if question.session_id != session_id:  # no answer to a sub-agent is remembered
         offered = [each for each in offered if each.kind in ("allow_once", "reject_once")]
     request = RequestPermission(session_id=session_id, tool_call=fields, options=offered)
@@ -77,10 +82,14 @@ async def _nobody() -> Answer:
     return await never
 
 
-def _options(tool: str) -> list[PermissionOption]:
-    always = f"any {tool} in this session"
+def options_for(question: Confirmation) -> list[PermissionOption]:
+    """The narrow answer for the session before the wide one, where there is a narrow one."""
+    always = f"any {question.tool} in this session"
+    there = f"Always allow {question.tool} to {shown(destinations_text(question))}"
+    narrow = PermissionOption(option_id="allow_destination", name=there, kind="allow_always")
     return [
         PermissionOption(option_id="allow_once", name="Allow", kind="allow_once"),
+        *((narrow,) if question.destinations else ()),
         PermissionOption(
             option_id="allow_always", name=f"Always allow {always}", kind="allow_always"
         ),
@@ -105,6 +114,7 @@ def content_of(question: Confirmation, longest: int) -> list[ToolContent]:
     if question.preview and not question.diffs:
         paragraphs.append(f"Preview, {preview_heading(question)}:\n\n{fenced(question.preview)}")
     about = [visible_lines(question.why), f"Asked by: {code(requester_text(question))}"]
+    about += [f"Value: {code(line)}" for line in question.provenance_lines]
     if question.sandbox is not None:
         about.append(f"Runs in: {visible_lines(question.sandbox)}.")
     paragraphs.append("\n\n".join(about))

@@ -72,7 +72,7 @@ async def _answer(
         if prepared is None:
             return None
         _name(editor_session, user_prompt)
-        await turn.begin(prepared.message)
+        await turn.begin(prepared.message, user_prompt.typed)
         end = await prepared.work()
     except StoreError as error:
         raise RpcError(INTERNAL_ERROR, str(error)) from error

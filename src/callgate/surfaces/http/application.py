@@ -10,6 +10,7 @@ import msgspec
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from callgate.surfaces.http import hook_endpoint
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.endpoints import Endpoint
@@ -22,15 +23,18 @@ from callgate.surfaces.http.problems import not_found
 from callgate.surfaces.http.responses import problem_response, respond
 from callgate.surfaces.http.routes import (
     audit,
+    authzen,
     calls,
     confirmations,
     hosts,
     instance,
+    metrics,
     policy,
     saved_rules,
     servers,
     sessions,
     stats,
+    suggestions,
     tools,
     turns,
     undo,
@@ -50,7 +54,10 @@ _RESOURCES: tuple[Operation, ...] = (
     *audit.OPERATIONS,
     *stats.OPERATIONS,
     *policy.OPERATIONS,
+    *authzen.OPERATIONS,
+    *metrics.OPERATIONS,
     *saved_rules.OPERATIONS,
+    *suggestions.OPERATIONS,
     *hosts.OPERATIONS,
     *servers.OPERATIONS,
     *workers.OPERATIONS,
@@ -73,8 +80,10 @@ def make_application(
     ping_s: float = PING_S,
     files: Mapping[str, File] | None = None,
     mcp: ASGIApp | None = None,
+    hooks: ASGIApp | None = None,
 ) -> ASGIApp:
-    """`mcp` answers at `/mcp`, which is no operation: another protocol describes it."""
+    """`mcp` answers at `/mcp`, and `hooks` the hooks of agents: these are no operations, others
+    describe them."""
     files = find_files() if files is None else files
     placed = sorted(
         ((path, operation) for operation in OPERATIONS for path in operation.paths),
@@ -88,6 +97,8 @@ def make_application(
     routes.append(WebSocketRoute(WORKERS, WorkerSocket(context)))
     if mcp is not None:
         routes.append(Route(MCP, mcp, methods=None))
+    if hooks is not None:
+        routes.append(Route(hook_endpoint.PATH, hooks, methods=None))
     serve_file = Files(files)
     router = Router(routes, redirect_slashes=False, default=_no_route)
 

@@ -22,6 +22,7 @@ from callgate.workspace.undo.history import History
 if TYPE_CHECKING:  # loaded where skills are used
     from callgate.agent.skills import Skills
     from callgate.sources.workers.placing import PooledCalls
+    from callgate.telemetry.prometheus import CallMetrics
 
 
 class Context(NamedTuple):
@@ -45,3 +46,4 @@ class Context(NamedTuple):
     """What other servers read of that here, by id."""
     workers: Callable[[], PooledCalls] | None = None
     """Remote workers; None: none are taken here."""
+    metrics: CallMetrics | None = None

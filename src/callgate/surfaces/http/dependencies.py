@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from callgate.audit.forward import Place
 from callgate.core.sessions import Mode, Session
 from callgate.protocol.socket_v1.frames import HostEntry
 from callgate.runtime import Runtime
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # heavy
     from callgate.sources.message_log import LoggedMessage
     from callgate.sources.proposals import Proposal
     from callgate.sources.workers.placing import PooledCalls
+    from callgate.surfaces.hooks.service import HookService
 
 
 class Hosting(Protocol):
@@ -87,3 +89,9 @@ class Dependencies(NamedTuple):
     """Shared with other surfaces, too."""
     workers: Callable[[], PooledCalls] | None = None
     """Remote workers; None: none are taken here."""
+    chain: Callable[[], str | None] = lambda: None
+    """That of this process in the audit log, whose calls are counted."""
+    counted_from: Place | None = None
+    """Where in the log they begin; None: where it ends when the first visitor comes."""
+    hooks: Callable[[], HookService] | None = None
+    """Calls of other agents; None: none are taken here."""

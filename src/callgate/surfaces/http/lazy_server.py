@@ -37,6 +37,11 @@ class LazyHttpServer:
     def url(self) -> str:
         return self._dependencies.names.url
 
+    @property
+    def page_url(self) -> str:
+        """Where a browser finds it."""
+        return self._dependencies.names.page_url
+
     def start(self) -> None:
         asyncio.get_running_loop().add_reader(self._listening, self._come)
 

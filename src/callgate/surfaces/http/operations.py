@@ -55,6 +55,10 @@ class Request(NamedTuple):
     carried: bool = False
     """Another server sends it, for its own client or for itself."""
     principal: str = LOCAL
+    traceparent: str = ""
+    tracestate: str = ""
+    request_id: str = ""
+    """`x-request-id`, as the client sent it."""
 
 
 class Operation(NamedTuple):
@@ -81,6 +85,8 @@ class Operation(NamedTuple):
     """Finds the other server that has to answer; None: this one may (`owners`)."""
     for_servers: bool = False
     """Other servers ask for it themselves."""
+    malformed: int = 422
+    """The status for a body that is JSON and not what is taken here."""
     while_draining: bool = False
     """Also done while the instance drains, though it is no GET and no DELETE."""
 
@@ -120,6 +126,9 @@ async def read_request(operation: Operation, scope: Scope, receive: Receive) -> 
         raw=raw,
         carried=carried is not None,
         principal=LOCAL if carried is None else carried.principal,
+        traceparent=_header(scope, b"traceparent").decode("latin-1"),
+        tracestate=_header(scope, b"tracestate").decode("latin-1"),
+        request_id=_header(scope, b"x-request-id").decode("latin-1"),
     )
 
 
@@ -202,7 +211,9 @@ def _body(operation: Operation, raw: bytes) -> Any:
     try:
         return msgspec.convert(given, operation.body)
     except msgspec.ValidationError as error:
-        raise invalid(f"The body is wrong: {error}") from None
+        sentence = f"The body is wrong: {error}"
+        problem = bad_request if operation.malformed == 400 else invalid
+        raise problem(sentence) from None
 
 
 async def _disconnected(receive: Receive) -> None:

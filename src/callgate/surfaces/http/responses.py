@@ -54,6 +54,10 @@ def problem_response(problem: Problem) -> HttpResponse:
     return _sized(problem.status, encode(problem.body), problem.headers)
 
 
+def text_response(status: int, body: bytes, media_type: str) -> HttpResponse:
+    return _sized(status, body, media_type=media_type.encode())
+
+
 def html_response(status: int, html: str) -> HttpResponse:
     return _sized(status, html.encode(), media_type=_HTML)
 

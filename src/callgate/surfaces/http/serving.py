@@ -12,6 +12,7 @@ from callgate.surfaces.draining import Draining
 from callgate.surfaces.http.application import make_application
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.dependencies import Dependencies
+from callgate.surfaces.http.hook_endpoint import HookEndpoint
 from callgate.surfaces.http.mcp_endpoint import McpEndpoint
 from callgate.surfaces.http.readiness import Readiness
 from callgate.surfaces.http.routes import saved_rules, undo
@@ -20,6 +21,7 @@ from callgate.surfaces.http.servers.carrying import Carrier
 from callgate.surfaces.http.stream.fanout import Fanout
 from callgate.surfaces.http.stream.remote_deltas import RemoteDeltas
 from callgate.surfaces.live_sessions import LiveSessions
+from callgate.telemetry.prometheus import CallMetrics
 from callgate.workspace.undo.history import History
 
 _TURNS_S = 0.2
@@ -69,9 +71,17 @@ class Serving:
             if servers is None or carrier is None
             else RemoteDeltas(runtime, servers, carrier, fanout),
             workers=dependencies.workers,
+            metrics=CallMetrics(
+                dependencies.served.audit, dependencies.chain, dependencies.counted_from
+            ),
         )
         self._mcp = McpEndpoint(self.context)
-        application = make_application(self.context, mcp=self._mcp, **dependencies.options)
+        hooks = None
+        if dependencies.hooks is not None:
+            hooks = HookEndpoint(dependencies.hooks, dependencies.served.home)
+        application = make_application(
+            self.context, mcp=self._mcp, hooks=hooks, **dependencies.options
+        )
         self._server = HttpServer(application, unfinished=dependencies.unfinished)
 
     def start(self, listening: socket.socket) -> None:

@@ -27,6 +27,7 @@ from callgate.core.errors import ToolError
 from callgate.core.events import COMPLETED, OUTPUT_DELTA, PROGRESS, Event
 from callgate.core.results import ToolResult
 from callgate.core.task_sets import TaskSet
+from callgate.core.text.traces import read_trace
 from callgate.core.version import __version__
 from callgate.runtime import Runtime
 from callgate.surfaces.mcp import logs, shapes, tasks
@@ -192,6 +193,7 @@ class McpServer:
             session=client_session.session,
             caller=CallerKind.MCP,
             external_id=str(ctx.request_id),
+            trace=read_trace(dict(ctx.meta or {})) if self._runtime.is_traced else None,
         )
 
         def shape(result: ToolResult) -> dict[str, Any]:

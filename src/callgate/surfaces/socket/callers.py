@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.clients import Client
@@ -26,6 +26,9 @@ _ACCEPTED_KINDS = {None: CallerKind.CLI, "cli": CallerKind.CLI, "plugin": Caller
 _IN_A_DIRECTORY = frozenset(
     {Capability.WRITES_FILES, Capability.STARTS_PROCESS, Capability.DESTRUCTIVE}
 )
+
+if TYPE_CHECKING:
+    from callgate.core.text.traces import TraceContext
 
 _log = logging.getLogger("callgate.socket")
 
@@ -45,12 +48,21 @@ class IncomingCall(NamedTuple):
 
 
 class Caller:
-    def __init__(self, open_session: OpenSession, find_tool: FindTool, session_id: str) -> None:
+    def __init__(
+        self,
+        open_session: OpenSession,
+        find_tool: FindTool,
+        session_id: str,
+        *,
+        is_traced: bool = False,
+    ) -> None:
+        """`is_traced`: telemetry is on."""
         self.client: Client | None = None
         """The process at the other end; None until it is known."""
         self._open_session = open_session
         self._find_tool = find_tool
         self._session_id = session_id
+        self._is_traced = is_traced
         self._sessions: dict[str, Session] = {}
         """By directory; all with the one id of this connection."""
 
@@ -83,6 +95,7 @@ class Caller:
             external_id=request.request_id,
             timeout_s=None if request.timeout_ms is None else request.timeout_ms / 1000,
             scope=_scope(info),
+            trace=_trace(info.traceparent) if self._is_traced else None,
         )
         return IncomingCall(call, refusal, note)
 
@@ -103,6 +116,12 @@ class Caller:
         if tool is not None and needs_directory(tool):
             return Session(workspace="/", id=self._session_id), refusal, None
         return session, None, Diagnostic(f"clientInfo.cwd is ignored: {refusal.message}", "warn")
+
+
+def _trace(traceparent: str | None) -> TraceContext | None:
+    from callgate.core.text.traces import parse_traceparent  # lazy: only where telemetry is on  # noqa: PLC0415
+
+    return parse_traceparent(traceparent)
 
 
 def needs_directory(tool: Registered) -> bool:

@@ -75,7 +75,12 @@ class Connection(asyncio.Protocol):
         self._runtime = host.runtime
         self.session_id = session_id
         self.watcher = Watcher(host.runtime, session_id)
-        self.caller = Caller(host.open_session, host.runtime.find_tool, session_id)
+        self.caller = Caller(
+            host.open_session,
+            host.runtime.find_tool,
+            session_id,
+            is_traced=host.runtime.is_traced,
+        )
         self._wire = ServerWire()
         self._out = Outbox(self._wire, self._hang_up_if_done)
         self._calls = calls.Calls(host, self._result)

@@ -197,6 +197,12 @@ def test_a_tool_that_works_with_files_of_the_server_is_not_for_a_pool(tmp_path: 
         refused = deployed.call(session, "where")
         assert (refused["error"]["class"], refused["error"]["reason"]) == ("permission_denied", "not_in_pool")
         assert text(deployed.call(session, "double", number=2)) == "4"
+        listed = deployed.http.get("/v1/tools", params={"session": session}).json()["tools"]
+        shown = {each["name"] for each in listed if "hidden" not in each}
+        assert {"double", "read_file", "shell"} <= shown and "where" not in shown
+        (hidden,) = [each["hidden"] for each in listed if each["name"] == "where"]
+        assert hidden == "it works with files of the server, and the workspace is pool:build/app"
+        assert "where" in {each["name"] for each in deployed.http.get("/v1/tools").json()["tools"]}
 
 
 def test_a_pool_without_workers_is_a_clear_error(deployed: Deployment) -> None:

@@ -63,9 +63,11 @@ def tls_proxy(directory: Path, url: str) -> Iterator[tuple[str, Path]]:
     loop, listening = asyncio.new_event_loop(), threading.Event()
     bound: list[int] = []
     stop = asyncio.Event()
+    writers: list[asyncio.StreamWriter] = []
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", port)
+        writers.extend((writer, inner_writer))
         await asyncio.gather(_pipe(reader, inner_writer), _pipe(inner_reader, writer))
 
     async def serve() -> None:
@@ -77,6 +79,9 @@ def tls_proxy(directory: Path, url: str) -> Iterator[tuple[str, Path]]:
         for each in others:
             each.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        for each in writers:  # one that is still saying goodbye would be found by a later test's collector
+            each.transport.abort()
+        await asyncio.gather(*(each.wait_closed() for each in writers), return_exceptions=True)
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()

@@ -401,7 +401,7 @@ async def test_a_renewed_host_finishes_what_it_runs_and_the_next_call_has_a_new_
     stand.host.renew()
     assert await stand.value("pid") != pid
     assert old.exit is None
-    (asked,) = old._pending
+    (asked,) = old._requests._pending
     await old.ask(frames.Cancel(id=asked))[1]
     assert (await running).error.message == "stopped"
     await old.ended()

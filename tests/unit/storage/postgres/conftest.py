@@ -10,10 +10,9 @@ from tests import postgres
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[postgres.Cluster]:
+def cluster(database: postgres.Cluster) -> postgres.Cluster:
     """Nobody stops this one."""
-    with postgres.running() as cluster:
-        yield cluster
+    return database
 
 
 @pytest.fixture

@@ -223,6 +223,7 @@ async def serving(
         refresh=wired.policies.refresh,
         names=Names(Address("127.0.0.1", port)),
         options=options,
+        chain=lambda: wired.chain,
     )
     server = LazyHttpServer(listening, dependencies)
     server.start()

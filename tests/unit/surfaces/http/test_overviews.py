@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,51 @@ async def test_a_rule_is_saved_by_the_owners_login_after_a_yes_and_holds_at_once
     assert "save_rule" not in [each["name"] for each in (await client.get("/v1/tools"))["tools"]]
     hidden = await client.post("/v1/calls", tool="save_rule", arguments=rule)
     assert hidden.json()["error"]["class"] == "not_found"
+
+
+async def test_suggested_rules_are_listed_and_one_is_saved_as_it_stands(instance: Instance) -> None:
+    client = instance.client()
+    async with client.stream() as watcher:
+        await watcher.subscribe(confirmer=True)
+        for _ in range(3):
+            calling = asyncio.get_running_loop().create_task(client.call("put", what="a"))
+            asked = (await watcher.event(REQUESTED))["payload"]
+            await client.post(f"/v1/confirmations/{asked['confirmation_request_id']}", decision="allow")
+            assert (await calling)["ok"]
+    found = await client.get("/v1/policy/suggestions")
+    (only,) = found["suggestions"]
+    assert (only["count"], only["answered"], only["steps"], only["rule"]["arguments"]) == (
+        *(3, 3, {"ask->allow": 3}, {"what": "a"}),
+    )
+    assert tomllib.loads(only["toml"])["policy"]["rules"] == [only["rule"]]
+    assert (await client.get("/v1/policy/suggestions", least=4))["suggestions"] == []
+    assert (await client.http.get("/v1/policy/suggestions", params={"least": 0})).status_code == 400
+    refused = await client.post("/v1/policy/rules", **only["rule"])
+    assert (refused.status_code, refused.json()["error"]["reason"]) == (403, "login")
+    browser = await logged_in(instance)
+    async with client.stream() as watcher:
+        await watcher.subscribe(confirmer=True)
+        saving = asyncio.get_running_loop().create_task(browser.post("/v1/policy/rules", **only["rule"]))
+        asked = (await watcher.event(REQUESTED))["payload"]
+        await client.post(f"/v1/confirmations/{asked['confirmation_request_id']}", decision="allow")
+        assert (await saving).json()["ok"]
+    assert (await client.get("/v1/policy/suggestions"))["suggestions"] == []
+    assert (await client.call("put", what="a"))["ok"]
+
+
+async def test_explaining_a_call_shows_what_is_used_of_its_budgets(instance: Instance, home: Path) -> None:
+    (home / "settings.toml").write_text("[policy.budgets.day]\ncalls = 1\n")
+    client = instance.client()
+    show = {"tool": "show", "arguments": {}}
+    before = (await client.post("/v1/policy/explain", **show)).json()
+    assert (before["outcome"], before["budgets"]) == ("allow", ["0 of 1 calls today"])
+    (only,) = (await client.get("/v1/policy"))["budgets"]
+    assert (only["amount"], only["per"], only["tool"], only["limit"], only["origin"]["line"]) == (
+        *("calls", "day", None, 1, 2),
+    )
+    assert (await client.call("show"))["ok"]
+    after = (await client.post("/v1/policy/explain", **show)).json()
+    assert (after["outcome"], after["reason"], after["origin"]["line"]) == ("ask", "budget", 2)
 
 
 async def test_a_rule_that_could_not_be_read_again_is_not_saved(instance: Instance) -> None:

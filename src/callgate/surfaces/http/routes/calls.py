@@ -22,6 +22,7 @@ from callgate.core.stored import CallState as Stage
 from callgate.core.stored import ConfirmationState
 from callgate.core.stores import ConfirmationNotFound, Store
 from callgate.core.task_sets import start_task
+from callgate.core.text.traces import parse_traceparent
 from callgate.core.turns import Pace
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
 from callgate.dispatch.permission.questions import closed, read_question
@@ -100,6 +101,9 @@ async def run_call(context: Context, request: Request) -> Result | Streamed:
         client=request.client,
         timeout_s=body.timeout_s,
         principal=request.principal,
+        trace=parse_traceparent(request.traceparent, request.tracestate)
+        if context.runtime.is_traced
+        else None,
     )
     if "text/event-stream" in request.accepts.lower():
         return Streamed(_event_stream(context, request, call), "text/event-stream")

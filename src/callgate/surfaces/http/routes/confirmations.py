@@ -32,7 +32,7 @@ class ConfirmationList(Value, frozen=True, kw_only=True):
 
 class Decision(Input, frozen=True, kw_only=True):
     decision: Literal["allow", "deny", "always-allow-this-tool"]
-    scope: Literal["once", "session", "always"] | None = None
+    scope: Literal["once", "destination", "session", "always"] | None = None
     arguments: Mapping[str, Any] | None = None
     pattern: Annotated[str, Meta(max_length=4096)] | None = None
     reason: Annotated[str, Meta(max_length=4096)] | None = None

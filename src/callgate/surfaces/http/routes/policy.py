@@ -21,7 +21,7 @@ from callgate.core.results import ErrorInfo
 from callgate.core.sessions import Mode, Session
 from callgate.core.stores import Store
 from callgate.policy.backtesting.backtests import Backtest, backtest
-from callgate.policy.rules import CLASS_DEFAULTS, Origin, Outcome, PolicyMode, Rule, Setting
+from callgate.policy.rules import CLASS_DEFAULTS, Budget, Origin, Outcome, PolicyMode, Rule, Setting
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import invalid
@@ -55,6 +55,8 @@ class Explained(Value, frozen=True, kw_only=True):
     origin: Place | None = None
     sandbox: str | None = None
     paths: list[str] = []
+    budgets: list[str] = []
+    """How much of each budget of the call is used."""
     ends_before: ErrorInfo | None = None
 
 
@@ -68,6 +70,10 @@ async def explain_call(context: Context, request: Request) -> Explained:
         subject, decision = context.runtime.explain(call)
     except ToolError as error:
         return Explained(outcome=None, ends_before=ErrorInfo.of(error))
+    used_by = structs.replace(session, id=body.session or session.id)
+    supposed = structs.replace(call, session=used_by)
+    budgets = await context.runtime.forecast_budgets(supposed, subject, decision)
+    decision = budgets.decision
     origin = decision.origin
     return Explained(
         outcome=decision.outcome,
@@ -76,6 +82,7 @@ async def explain_call(context: Context, request: Request) -> Explained:
         origin=_origin(origin),
         sandbox=None if subject.enclosure is None else str(subject.enclosure),
         paths=[path.real for path in subject.resolved_paths],
+        budgets=list(budgets.usage),
     )
 
 
@@ -107,12 +114,24 @@ class RuleInForce(Value, frozen=True, kw_only=True):
     """From the workspace's own settings, which only narrow."""
 
 
+class BudgetInForce(Value, frozen=True, kw_only=True):
+    amount: str
+    """`calls`, `bytes_out` or `destinations`."""
+    per: str
+    """`session` or `day`."""
+    tool: str | None
+    """None: all tools together."""
+    limit: int
+    origin: Place
+
+
 class InForce(Value, frozen=True, kw_only=True):
     rules: list[RuleInForce]
     tools: list[Word]
     classes: list[Word]
     trusted_workspaces: list[str]
     confirm_destructive: bool
+    budgets: list[BudgetInForce] = []
 
 
 class PolicyQuery(Input, frozen=True, kw_only=True):
@@ -136,6 +155,17 @@ async def get_policy(context: Context, request: Request) -> InForce:
         ],
         trusted_workspaces=list(book.user.trusted_workspaces),
         confirm_destructive=book.user.confirm_destructive,
+        budgets=[_budget(each) for each in book.budgets],
+    )
+
+
+def _budget(budget: Budget) -> BudgetInForce:
+    return BudgetInForce(
+        amount=budget.amount,
+        per=budget.per,
+        tool=budget.tool,
+        limit=budget.limit,
+        origin=_origin(budget.origin),
     )
 
 
@@ -178,7 +208,7 @@ class Tested(Value, frozen=True, kw_only=True):
 
 async def backtest_policy(context: Context, request: Request) -> Tested:
     body: OtherSettings = request.body
-    modes = await _modes(await context.runtime.store())
+    modes = await stored_modes(await context.runtime.store())
     try:
         found = await asyncio.to_thread(_backtest, context, body, modes)
     except SettingsError as error:
@@ -209,7 +239,7 @@ def _text(body: OtherSettings, home: Home) -> bytes:
     return before + body.settings.encode()
 
 
-async def _modes(store: Store) -> dict[str, Mode]:
+async def stored_modes(store: Store) -> dict[str, Mode]:
     """The modes of the sessions that are kept."""
     modes: dict[str, Mode] = {}
     cursor = None

@@ -47,14 +47,14 @@ async def find_record(context: Context, call: str) -> CallRecord | None:
     if found:
         return found[0][0]
     pages = await asyncio.gather(
-        *(_ask(context, each, wanted, 1, None) for each in (await _other_homes(context)).values())
+        *(_ask(context, each, wanted, 1, None) for each in (await other_homes(context)).values())
     )
     return next((line for each in pages for line in each.records), None)
 
 
 async def find_page(context: Context, wanted: Filter, limit: int, before: str | None) -> RecordPage:
     """The newest records that match, of all servers. Raises a `Problem` for a bad `before`."""
-    others = await _other_homes(context)
+    others = await other_homes(context)
     if not others and (before is None or not before.startswith(_MERGED)):
         return await read_page(context, wanted, limit, before)
     read = _read_cursor(before)
@@ -95,7 +95,7 @@ def _merge(
     return RecordPage([line for line, _ in given], None if is_over else _write_cursor(cursor))
 
 
-async def _other_homes(context: Context) -> dict[str, Server]:
+async def other_homes(context: Context) -> dict[str, Server]:
     """A living server of each other home: servers of one home have one log."""
     if context.servers is None or context.carrier is None:
         return {}

@@ -41,6 +41,12 @@ _DEFINITION = ToolDefinition(
             "tool": _TEXT,
             "command": _TEXT,
             "path": _TEXT,
+            "caller": {"type": "string", "enum": [each.value for each in CallerKind]},
+            "workspace": _TEXT,
+            "arguments": {"type": "object", "additionalProperties": True},
+            "without": {"type": "array", "items": _TEXT},
+            "arguments_sha256": _TEXT,
+            "network": {"type": "boolean"},
         },
         "required": ["decision"],
     },
@@ -62,6 +68,14 @@ class NewRule(Input, frozen=True, kw_only=True):
     tool: Text | None = None
     command: Text | None = None
     path: Text | None = None
+    caller: CallerKind | None = None
+    workspace: Text | None = None
+    arguments: Annotated[
+        dict[Text, Annotated[str, Meta(max_length=4096)]], Meta(max_length=100)
+    ] = {}
+    without: Annotated[list[Text], Meta(max_length=100)] = []
+    arguments_sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
+    network: bool | None = None
 
 
 class SaveRule:
@@ -102,7 +116,9 @@ async def save_new_rule(context: Context, request: Request) -> Result:
     session.tags |= {TAG}
     call = ToolCall(
         tool=_DEFINITION.name,
-        arguments={key: value for key, value in structs.asdict(body).items() if value is not None},
+        arguments={
+            key: value for key, value in structs.asdict(body).items() if value not in (None, {}, [])
+        },
         session=session,
         caller=CallerKind.HTTP,
         client=request.client,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
+from callgate.core.content import Label
 from callgate.core.events import Event
 from callgate.core.messages import Message
 from callgate.core.sessions import POOL_NAME, Mode, PoolWorkspace
@@ -66,6 +67,8 @@ class NewSession(Input, frozen=True, kw_only=True):
 class Changes(Input, frozen=True, kw_only=True):
     mode: Mode | UnsetType = UNSET
     title: Title | UnsetType = UNSET
+    clear_labels: list[Literal["private", "untrusted"]] = []
+    """What the session has read that no longer counts."""
 
 
 class Closed(Value, frozen=True, kw_only=True):
@@ -207,6 +210,10 @@ async def change_session(context: Context, request: Request) -> Session:
         await conversations.set_mode(session, body.mode)
     if isinstance(body.title, str):
         await conversations.rename(session, body.title)
+    for label in body.clear_labels:
+        context.runtime.clear_label(session, Label(label))
+    if body.clear_labels:
+        await conversations.flush()
     stored = await (await context.runtime.store()).get_session(id)
     return _session_of(context, stored, await _labels(context))
 
@@ -263,7 +270,7 @@ OPERATIONS = (
     Operation(
         "PATCH",
         _ONE,
-        "Change its mode or title.",
+        "Change its mode or title, or clear a label.",
         change_session,
         Session,
         body=Changes,

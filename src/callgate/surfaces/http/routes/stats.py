@@ -1,40 +1,51 @@
-"""The record in numbers: calls, waits and failures by tool and over time, and tokens by model."""
+"""The record in numbers: calls, waits and failures by tool and over time, and tokens by model.
+
+Each server counts its own log (`tallies`); whoever is asked adds up what all of them say.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
+from urllib.parse import urlencode
 
-from callgate.audit.reading import newest_first
-from callgate.audit.records import CallRecord
+import msgspec
+from msgspec import Meta
+
 from callgate.core.events import LLM_COMPLETED
 from callgate.core.stored import StoredSession
 from callgate.core.stores import Store
+from callgate.core.task_sets import start_task
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.operations import Operation, Request
+from callgate.surfaces.http.routes import records, tallies
 from callgate.surfaces.http.routes.audit import Moment
-from callgate.surfaces.http.routes.rows import state_of
+from callgate.surfaces.http.routes.tallies import ErrorGroup, Tally, ToolTally
 from callgate.surfaces.http.routes.values import Input, Value
+from callgate.surfaces.http.servers.directory import Server
 
 _DAY_S = 86_400.0
 _SPANS = 60
 """Into how many spans the time is divided."""
-_MOST = 200_000
-"""Records that are counted; older ones are left out."""
 _MOST_EVENTS = 50_000
 """Events of agents' sessions that are looked at for tokens; those of older ones are left out."""
 _MOST_GROUPS = 50
-_LONGEST_MESSAGE = 300
-_RAN = ("ok", "failed")
 _PAGE = 500
+_LIMIT_S = 5.0
+"""How long another server may take to count."""
+TARGET = "/v1/server/tally"
 
 
 class StatsQuery(Input, frozen=True, kw_only=True):
     since: Moment | None = None
     """None: a day ago."""
+
+
+class TallyQuery(Input, frozen=True, kw_only=True):
+    since: Moment
+    span_s: Annotated[float, Meta(ge=1)]
 
 
 class ToolStats(Value, frozen=True, kw_only=True):
@@ -60,19 +71,6 @@ class SpanStats(Value, frozen=True, kw_only=True):
     denials: int
 
 
-class ErrorGroup(Value, frozen=True, kw_only=True):
-    """Calls of one tool that ended alike."""
-
-    tool: str
-    error_class: str
-    reason: str | None
-    count: int
-    last_at: float
-    call: str
-    """The newest of them, and the beginning of what its caller was told."""
-    message: str
-
-
 class ModelStats(Value, frozen=True, kw_only=True):
     model: str
     replies: int
@@ -90,96 +88,72 @@ class Stats(Value, frozen=True, kw_only=True):
     errors: list[ErrorGroup]
     """The most frequent first."""
     models: list[ModelStats]
+    missing: list[str] = []
+    """Servers that did not answer in time: the calls in their logs are not counted."""
 
 
 async def get_stats(context: Context, request: Request) -> Stats:
     query: StatsQuery = request.query
     now = time.time()
     since = now - _DAY_S if query.since is None else min(query.since, now)
-    models = await _models(await context.runtime.store(), since)
-    return await asyncio.to_thread(_count, context.served.audit, since, now, models)
-
-
-class _Tally:
-    def __init__(self) -> None:
-        self.calls = self.errors = self.denials = 0
-        self.took_ms: list[float] = []
-        self.waited_ms: list[float] = []
-
-    def add(self, line: CallRecord) -> None:
-        self.calls += 1
-        state = state_of(line.error_class)
-        self.denials += state == "denied"
-        self.errors += state in ("failed", "invalid")
-        if state in _RAN:
-            self.took_ms.append(line.ms)
-        if line.confirmation_id is not None:
-            self.waited_ms.append(line.waited_ms)
-
-
-def _count(path: str, since: float, now: float, models: list[ModelStats]) -> Stats:
     span_s = max((now - since) / _SPANS, 1.0)
-    tools: dict[str, _Tally] = defaultdict(_Tally)
-    spans: dict[int, _Tally] = defaultdict(_Tally)
-    alike: dict[tuple[str, str, str | None], list[CallRecord]] = defaultdict(list)
-    for seen, (line, _) in enumerate(newest_first(path)):
-        at = line.ts / 1000
-        if at < since or seen == _MOST:
-            break
-        tools[line.tool].add(line)
-        spans[int((at - since) // span_s)].add(line)
-        if line.error_class is not None:
-            alike[line.tool, line.error_class, line.reason].append(line)
+    tally, missing = await _count_all(context, since, span_s)
     return Stats(
         since=since,
         span_s=span_s,
-        tools=[_of_tool(name, tools[name]) for name in sorted(tools)],
+        tools=[_of_tool(name, tally.tools[name]) for name in sorted(tally.tools)],
         times=[
             SpanStats(
                 at=since + n * span_s, calls=each.calls, errors=each.errors, denials=each.denials
             )
-            for n, each in sorted(spans.items())
+            for n, each in sorted(tally.spans.items())
         ],
-        errors=_groups(alike.values()),
-        models=models,
+        errors=tallies.most_frequent(tally.errors, _MOST_GROUPS),
+        models=await _models(await context.runtime.store(), since),
+        missing=missing,
     )
 
 
-def _of_tool(name: str, tally: _Tally) -> ToolStats:
-    took, waited = sorted(tally.took_ms), sorted(tally.waited_ms)
+async def _count_all(context: Context, since: float, span_s: float) -> tuple[Tally, list[str]]:
+    """The calls in the logs of all servers, and the servers that did not say theirs."""
+    others = [*(await records.other_homes(context)).values()]
+    query = urlencode({"since": repr(since), "span_s": repr(span_s)})
+    counting = start_task(asyncio.to_thread(tallies.count_log, context.served.audit, since, span_s))
+    answers = await asyncio.gather(*(_ask(context, each, f"{TARGET}?{query}") for each in others))
+    missing = [
+        each.about.label for each, answer in zip(others, answers, strict=True) if answer is None
+    ]
+    return tallies.add_up([await counting, *filter(None, answers)]), sorted(missing)
+
+
+async def _ask(context: Context, server: Server, target: str) -> Tally | None:
+    assert context.carrier is not None
+    answer = await context.carrier.ask(server, target, _LIMIT_S)
+    try:
+        return None if answer is None else msgspec.json.decode(answer, type=Tally)
+    except msgspec.ValidationError:
+        return None  # of another version
+
+
+async def count_own(context: Context, request: Request) -> Tally:
+    query: TallyQuery = request.query
+    return await asyncio.to_thread(
+        tallies.count_log, context.served.audit, query.since, query.span_s
+    )
+
+
+def _of_tool(name: str, tally: ToolTally) -> ToolStats:
     return ToolStats(
         tool=name,
         calls=tally.calls,
         errors=tally.errors,
         denials=tally.denials,
-        p50_ms=_quantile(took, 0.5),
-        p95_ms=_quantile(took, 0.95),
-        asked=len(waited),
-        waited_p50_ms=_quantile(waited, 0.5),
-        waited_p95_ms=_quantile(waited, 0.95),
+        p50_ms=tallies.quantile(tally.took, 0.5),
+        p95_ms=tallies.quantile(tally.took, 0.95),
+        asked=sum(tally.waited.values()),
+        waited_p50_ms=tallies.quantile(tally.waited, 0.5),
+        waited_p95_ms=tallies.quantile(tally.waited, 0.95),
     )
-
-
-def _quantile(ordered: list[float], part: float) -> float:
-    """The smallest value that so large a part does not exceed."""
-    return ordered[max(0, -int(-len(ordered) * part // 1) - 1)] if ordered else 0.0
-
-
-def _groups(alike: Iterable[list[CallRecord]]) -> list[ErrorGroup]:
-    """`alike`: records that ended alike, the newest first."""
-    most = sorted(alike, key=lambda lines: (-len(lines), -lines[0].ts))[:_MOST_GROUPS]
-    return [
-        ErrorGroup(
-            tool=lines[0].tool,
-            error_class=str(lines[0].error_class),
-            reason=lines[0].reason,
-            count=len(lines),
-            last_at=lines[0].ts / 1000,
-            call=lines[0].call_id,
-            message=lines[0].result[:_LONGEST_MESSAGE],
-        )
-        for lines in most
-    ]
 
 
 async def _models(store: Store, since: float) -> list[ModelStats]:
@@ -224,4 +198,13 @@ def _of_model(name: str, replies: list[Any]) -> ModelStats:
 
 OPERATIONS = (
     Operation("GET", "/v1/stats", "Count calls on record.", get_stats, Stats, query=StatsQuery),
+    Operation(
+        "GET",
+        TARGET,
+        "For another server: the calls in this server's log, counted.",
+        count_own,
+        Tally,
+        query=TallyQuery,
+        for_servers=True,
+    ),
 )

@@ -72,6 +72,8 @@ class Session(Value, frozen=True, kw_only=True):
     last_seq: int
     messages: int
     turn_id: str | None
+    labels: Mapping[str, str] = {}
+    """What it has read, `private` or `untrusted`, and by which call first."""
     owned: bool
     """Whether a process has it."""
     live: bool
@@ -166,6 +168,7 @@ def session_fields(
         "last_seq": stored.last_seq,
         "messages": stored.messages,
         "turn_id": stored.turn_id,
+        "labels": stored.labels,
         "owned": stored.owner is not None,
         "live": live,
         "server": server,

@@ -14,6 +14,7 @@ import { Policy } from "./views/policy.js";
 import { Session } from "./views/session.js";
 import { Sessions } from "./views/sessions.js";
 import { Stats } from "./views/stats.js";
+import { SuggestedRules } from "./views/suggestions.js";
 import { Tools } from "./views/tools.js";
 
 const VIEWS = {
@@ -25,6 +26,7 @@ const VIEWS = {
   hosts: { name: "Hosts", draw: Hosts, key: "6" },
   policy: { name: "Policy", draw: Policy, key: "7" },
   stats: { name: "Stats", draw: Stats, key: "8" },
+  suggestions: { name: "Suggested rules", draw: SuggestedRules, within: "policy" },
   session: { name: "Session", draw: Session, within: "sessions" },
 };
 

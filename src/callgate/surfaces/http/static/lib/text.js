@@ -58,11 +58,14 @@ export function clock(seconds) {
   return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
 }
 
-export function moment(seconds) {
+export function day(seconds) {
   const at = new Date(seconds * 1000);
-  const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
-  return at.toDateString() === new Date().toDateString() ? clock(seconds)
-    : `${day} ${clock(seconds).slice(0, 5)}`;
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+}
+
+export function moment(seconds) {
+  const today = day(seconds) === day(Date.now() / 1000);
+  return today ? clock(seconds) : `${day(seconds)} ${clock(seconds).slice(0, 5)}`;
 }
 
 export function duration(ms) {

@@ -1,9 +1,11 @@
 // Codes of the record, in words. What has none of its own is shown without its underscores.
 
 const DECIDED = {
-  always_asked: "the tool itself", class_default: "the setting for its effect",
+  always_asked: "the tool itself", budget: "a budget",
+  budget_unknown: "a budget whose count cannot be read", class_default: "the setting for its effect",
   destructive: "the tool, which is destructive", mode_none: "the mode", mode_read: "the mode",
-  mode_write: "the mode", network: "the setting for the network", per_tool: "the setting for this tool",
+  mode_write: "the mode", mode_guarded: "the mode", untrusted_destination: "the guard",
+  private_outward: "the guard", secret_outward: "the guard", network: "the setting for the network", per_tool: "the setting for this tool",
   repaired: "the model's text, which had to be mended", rule: "a rule",
   settings_invalid: "settings that cannot be used", trusted_caller: "who calls",
   trusted_override: "the setting for trusted workspaces", trusted_workspace: "the workspace, which is trusted",

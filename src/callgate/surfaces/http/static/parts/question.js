@@ -65,6 +65,7 @@ export function Question({ question, how = null, keys = null, onDismiss }) {
     }
   }
   const once = () => send({ decision: "allow", scope: "once" });
+  const there = () => send({ decision: "allow", scope: "destination" });
   const session = () => send({ decision: "allow", scope: "session" });
   const toggle = (name) => () => {
     if (closed) return card.current.focus({ preventScroll: true });
@@ -82,7 +83,8 @@ export function Question({ question, how = null, keys = null, onDismiss }) {
     box.current.scrollIntoView({ block: "center" });
     setProblem("Here are the arguments. Press the key again.");
   };
-  keys?.commands.set(question.id, { a: inSight(once), s: inSight(session), d: toggle("deny"),
+  keys?.commands.set(question.id, { a: inSight(once), t: inSight(question.destinations?.length ? there : () => {}),
+    s: inSight(session), d: toggle("deny"),
     e: toggle("edit"), w: toggle("always"), o: showAll });
 
   /** A click counts where the pointer went down on the same button of the same question, which had
@@ -116,6 +118,7 @@ export function Question({ question, how = null, keys = null, onDismiss }) {
         : html`<${Left} until=${question.expires_at} />`}
     </header>
     <p class="why"><${Text} value=${question.why} /> <${Rule} question=${question} /></p>
+    <${Provenance} question=${question} />
     <${Facts} question=${question} />
     <${Words} question=${question} />
     <${Arguments} values=${question.arguments} cut=${cut} box=${box} opened=${opened} onOpen=${showAll}
@@ -123,6 +126,8 @@ export function Question({ question, how = null, keys = null, onDismiss }) {
     <${Trouble} problem=${problem} />
     <div class="answers" role="group" aria-label="Answers" ref=${buttons}>
       ${choice("a", "Allow once", once, { main: true, off: offUntilShown })}
+      ${question.destinations?.length > 0
+        && choice("t", "This tool there, this session", there, { off: offUntilShown })}
       ${choice("s", "For this session", session, { off: offUntilShown })}
       ${choice("w", "Always…", toggle("always"), { open: open === "always" })}
       ${choice("e", "Edit…", toggle("edit"), { open: open === "edit" })}
@@ -175,6 +180,14 @@ export function askerOf({ client, caller }) {
   const program = client?.name ? `what calls itself “${client.name}”` : client?.program?.split("/").pop();
   if (caller === "llm" || caller === "agent") return program ? `the agent, for ${program}` : "the agent";
   return program ?? client?.address ?? CALLERS[caller] ?? caller ?? "somebody";
+}
+
+/** Where the values that matter come from: those that nobody vouched for first. */
+function Provenance({ question }) {
+  const lines = question.provenance_lines ?? [];
+  if (!lines.length) return null;
+  return html`<ul class="provenance" aria-label="Where values come from">${lines.map((line) => html`<li>
+    <${Text} value=${line} /></li>`)}</ul>`;
 }
 
 function Facts({ question }) {

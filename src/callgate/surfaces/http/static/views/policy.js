@@ -2,7 +2,7 @@
 
 import { get, post } from "../lib/api.js";
 import { href } from "../lib/router.js";
-import { useQuestions } from "../lib/questions.js";
+import { useRuleSaving } from "../lib/saving.js";
 import { readJson } from "../lib/schema.js";
 import { useStore } from "../lib/store.js";
 import { brief } from "../lib/text.js";
@@ -14,12 +14,14 @@ import { Table } from "../parts/table.js";
 
 const TONES = { allow: "ok", ask: "asked", deny: "denied" };
 const WORDS = { auto: "allow", prompt: "ask", prompt_once: "ask once a session", deny: "deny" };
-const MODES = ["none", "read", "ask", "write"];
+const AMOUNTS = { bytes_out: "bytes sent out" };
+const MODES = ["none", "read", "ask", "guarded", "write"];
 const SPANS = { "1 hour": 3600, "1 day": 86_400, "7 days": 604_800, "30 days": 2_592_000 };
 
 export function Policy({ query }) {
   const [saved, setSaved] = useState(0);
-  return html`<section><header class="bar"><h1>Policy</h1></header>
+  return html`<section><header class="bar"><h1>Policy</h1>
+    <a href=${href("suggestions")}>Suggested rules</a></header>
   <div class="scroll"><${InForce} saved=${saved} /><div class="columns"><${BackTest} onSaved=${() => setSaved(saved + 1)} /><${Explain} query=${query} /></div></div>
     </section>`;
 }
@@ -39,6 +41,10 @@ function InForce({ saved }) {
       rows=${found.rules.map((each) => ({ key: placeOf(each.origin), title: placeOf(each.origin), cells: [
         { shown: each.decision, tone: TONES[each.decision] }, html`<${Line} value=${each.says} />`,
         html`<${Line} value=${placeOf(each.origin)} />${each.workspace && " (only narrows)"}`] }))} />`}
+    ${found?.budgets?.length > 0 && html`<${Table} label="Budgets" heads=${["Asked about beyond", "Per", "Of", ["Stands in", "path"]]}
+      rows=${found.budgets.map((each) => ({ key: placeOf(each.origin), cells: [
+        `${each.limit} ${AMOUNTS[each.amount] ?? each.amount}`, each.per,
+        each.tool ? html`<${Line} value=${each.tool} />` : "all tools", html`<${Line} value=${placeOf(each.origin)} />`] }))} />`}
     ${found && html`<details><summary>Where no rule speaks: tools and effects</summary>
       <${Table} label="Where no rule speaks" heads=${["For", "Decision", ["Stands in", "path"]]}
         rows=${words.map((each) => ({ key: each.name, cells: [html`<${Line} value=${each.name} />`,
@@ -97,6 +103,7 @@ function Verdict({ found }) {
     <dl class="facts"><dt>By</dt><dd><${Text} value=${decidedBy(found.reason)} /></dd>
       ${place && html`<dt>Stands in</dt><dd><${Text} value=${place} /></dd>`}
       ${found.sandbox && html`<dt>Runs in</dt><dd><${Text} value=${found.sandbox} /></dd>`}
+      ${found.budgets?.length > 0 && html`<dt>Used</dt><dd><${Text} value=${found.budgets.join(", ")} /></dd>`}
       ${found.paths?.length > 0 && html`<dt>Touches</dt><dd><${Text} value=${found.paths.join(", ")} /></dd>`}
     </dl></div>`;
 }
@@ -111,23 +118,9 @@ export function ruleLines({ decision, tool, kind, pattern }) {
 /** Writes the lines of one more rule. */
 function Compose({ onAdd, onSaved }) {
   const [rule, setRule] = useState({ decision: "allow", tool: "shell", kind: "command", pattern: "git status *" });
-  const asked = useQuestions((each) => each.tool === "save_rule", { ownGo: true });
-  const [told, setTold] = useState(null);
-  const [problem, setProblem] = useState(null);
-  // A call like any other: it is asked about, here and in the inbox, and recorded.
-  async function save() {
-    setProblem(null);
-    setTold("Asking…");
-    const { decision, tool, kind, pattern } = rule;
-    try {
-      const result = await post("/v1/policy/rules", { decision, ...(tool ? { tool } : {}), ...(pattern ? { [kind]: pattern } : {}) });
-      setTold(result.content.map((block) => block.text ?? "").join("\n"));
-      onSaved();
-    } catch (failure) {
-      setTold(null);
-      setProblem(failure);
-    }
-  }
+  const { save, asked, told, problem } = useRuleSaving(onSaved);
+  const { decision, tool, kind, pattern } = rule;
+  const saved = { decision, ...(tool ? { tool } : {}), ...(pattern ? { [kind]: pattern } : {}) };
   const field = (name) => ({ value: rule[name], onInput: (event) => setRule({ ...rule, [name]: event.target.value }) });
   return html`<div class="compose" role="group" aria-label="A rule">
     <select aria-label="Decision" ...${field("decision")}>${["allow", "ask", "deny"].map((each) => html`<option>${each}</option>`)}</select>
@@ -135,7 +128,7 @@ function Compose({ onAdd, onSaved }) {
     <select aria-label="Pattern of" ...${field("kind")}>${["command", "path"].map((each) => html`<option>${each}</option>`)}</select>
     <input aria-label="Pattern" placeholder="any" ...${field("pattern")} />
     <button type="button" onClick=${() => onAdd(ruleLines(rule))}>Add its lines</button>
-    <button type="button" onClick=${save}>Save it…</button></div>
+    <button type="button" onClick=${() => save(saved)}>Save it…</button></div>
     <${Trouble} problem=${problem} /><${Questions} of=${asked} />
     ${told && html`<p class="told" role="status"><${Text} value=${told} /></p>`}`;
 }

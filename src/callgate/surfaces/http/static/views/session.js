@@ -1,6 +1,6 @@
 // One session: the conversation, its calls on a line of time, a replay, and the way back.
 
-import { at as path, post } from "../lib/api.js";
+import { at as path, patch, post } from "../lib/api.js";
 import { readConversation, turnsBefore } from "../lib/conversation.js";
 import { href, setQuery } from "../lib/router.js";
 import { useSession } from "../lib/session.js";
@@ -50,6 +50,7 @@ export function Session({ id, query }) {
       ${` · mode ${session.mode} · ${events.length} events · ${moment(session.created_at)} · `}
       ${session.server && !session.live && html`<${Text} value=${`at server ${session.server}`} />${" · "}`}
       <code>${session.id}</code></p>`}
+    <${Labels} session=${session} id=${id} onTold=${setTold} />
     <${Questions} of=${undoing} />
     ${told && html`<p class="told" role="status"><${Text} value=${told} /></p>`}
     ${events.length > 0 && html`<${Scrubber} events=${events} at=${at} replaying=${replaying} />`}
@@ -61,6 +62,22 @@ export function Session({ id, query }) {
     ${loaded && !events.length && html`<${Empty} title="Nothing has happened in it yet."
       command="callgate chat" />`}
     </div></section>`;
+}
+
+/** What the session has read, for the guard; a person may say that it no longer counts. */
+function Labels({ session, id, onTold }) {
+  const [cleared, setCleared] = useState([]);
+  const labels = Object.entries(session?.labels ?? {}).filter(([label]) => !cleared.includes(label));
+  async function clear(label) {
+    try {
+      await patch(path("sessions", id), { clear_labels: [label] });
+      setCleared([...cleared, label]);
+    } catch (failure) {
+      onTold(failure.message);
+    }
+  }
+  return labels.map(([label, by]) => html`<p class="quiet facts-line">Has read <b>${label}</b> content
+    (<${Text} value=${by} />). <button class="small" onClick=${() => clear(label)}>It no longer counts</button></p>`);
 }
 
 const isAtWork = (calls) => calls.some((call) => !call.endedAt);

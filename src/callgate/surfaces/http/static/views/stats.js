@@ -37,6 +37,8 @@ export function Stats({ query }) {
         class="chip" aria-pressed=${span === each}
           onClick=${() => setQuery({ span: each })}>${each}</button>`)}</div></header>
     <div class="scroll"><${Trouble} problem=${problem} />
+    ${stats?.missing.length > 0 && html`<p class="quiet" role="status">Without the calls of
+      ${stats.missing.join(", ")}: no answer.</p>`}
     ${stats && !tools.length && html`<${Empty} title="No calls in this time."
       command="callgate call list_dir" />`}
     ${tools.length > 0 && html`

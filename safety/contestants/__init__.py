@@ -1,0 +1,1 @@
+"""The gates that are compared; `rows` lists them in the order of the table."""

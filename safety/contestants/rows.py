@@ -1,0 +1,56 @@
+"""Who takes part in which half, in the order of the tables."""
+
+from __future__ import annotations
+
+from safety.contestants.callgate_modes import CallgateMode
+from safety.contestants.contextforge import ContextForge
+from safety.contestants.governance_toolkit import GovernanceToolkit
+from safety.contestants.plain import Plain
+from safety.contestants.ports import Contestant
+from safety.contestants.shells import BareShell, CallgateShell, SandboxRuntime
+
+DOJO_ROWS: tuple[Contestant, ...] = (
+    Plain("none", "no gate"),
+    Plain("allow-list", "allow-list of tool names for the application", listed_only=True),
+    ContextForge("contextforge", "ContextForge's plugins, their own settings"),
+    GovernanceToolkit("governance-toolkit", "agent governance toolkit, its default policy"),
+    GovernanceToolkit(
+        "governance-toolkit-approval",
+        "agent governance toolkit, every effect approved by a person who reads",
+        sensitive=True,
+    ),
+    CallgateMode("ask", "callgate `ask` (default), a person who reads", "ask"),
+    CallgateMode(
+        "ask-session", 'callgate `ask`, answers "for this session"', "ask", person_kind="session"
+    ),
+    CallgateMode("guarded", "callgate `guarded`, a person who reads", "guarded"),
+    CallgateMode(
+        "guarded-session",
+        'callgate `guarded`, answers "for this session"',
+        "guarded",
+        person_kind="session",
+    ),
+    CallgateMode("write", "callgate `write`", "write"),
+)
+
+SHELL_ROWS: tuple[Contestant, ...] = (
+    BareShell("bare", "bare shell"),
+    SandboxRuntime("sandbox-runtime", "sandbox-runtime, writes in the project, no network"),
+    SandboxRuntime(
+        "sandbox-runtime-hosts",
+        "sandbox-runtime, writes in the project, the user's host allowed",
+        allows_host=True,
+    ),
+    CallgateShell("ask", "callgate `ask` (default), a person who reads", "ask"),
+    CallgateShell(
+        "ask-session", 'callgate `ask`, answers "for this session"', "ask", person_kind="session"
+    ),
+    CallgateShell("guarded", "callgate `guarded`, a person who reads", "guarded"),
+    CallgateShell(
+        "guarded-session",
+        'callgate `guarded`, answers "for this session"',
+        "guarded",
+        person_kind="session",
+    ),
+    CallgateShell("write", "callgate `write`", "write"),
+)

@@ -1,0 +1,178 @@
+"""claude-agent-sdk: hooks that ask a gate about every tool that Claude Code is about to run.
+
+    options = gate_options(gate, ClaudeAgentOptions(...))
+
+Claude Code runs its tools itself: a call is open from the hook before it to the hook after it,
+so that the record has its end. It blocks where our hook fails (`on_failure="block"`), and the
+answer is always a decision: `can_use_tool` and its own permissions, which are not asked for tools
+that are allowed, have no say. Its commands run outside of our sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from claude_agent_sdk import ClaudeAgentOptions, HookMatcher
+
+from callgate.adapters.effects import Effect, Effects
+from callgate.adapters.guard import NOT_JUDGED, GateError, Guard
+from callgate.core.task_sets import TaskSet
+from callgate.gate import Gate
+
+READS_NETWORK = ("read-only", "accesses-network")
+BUILT_IN: Mapping[str, Effect] = {
+    "Bash": "execute",
+    "Edit": "write",
+    "ExitPlanMode": "none",
+    "Glob": "read",
+    "Grep": "read",
+    "LS": "read",
+    "MultiEdit": "write",
+    "NotebookEdit": "write",
+    "Read": "read",
+    "Task": "none",
+    "TodoWrite": "none",
+    "WebFetch": READS_NETWORK,
+    "WebSearch": READS_NETWORK,
+    "Write": "write",
+}
+"""What its own tools can do. `Task` starts an agent whose calls are asked about one by one."""
+PATHS = {
+    "Edit": ("file_path",),
+    "Glob": ("path",),
+    "Grep": ("path",),
+    "LS": ("path",),
+    "MultiEdit": ("file_path",),
+    "NotebookEdit": ("notebook_path",),
+    "Read": ("file_path",),
+    "Write": ("file_path",),
+}
+_COULD = "could change what runs after callgate has judged it"
+HOOK_S = 900.0
+"""How long Claude Code waits for our hook: a person may take their time to answer."""
+
+
+def gate_options(
+    gate: Gate,
+    options: ClaudeAgentOptions | None = None,
+    effects: Effects | None = None,
+    *,
+    paths: Mapping[str, Iterable[str]] | None = None,
+    timeout_s: float | None = None,
+    trust_settings: bool = False,
+) -> ClaudeAgentOptions:
+    """The options with our hooks. `effects` and `paths` are as for `Guard`, beside those of the
+    tools that Claude Code has.
+
+    A hook of somebody else could change what runs after we have judged it. So no settings file is
+    loaded, and options that have such a hook, or name settings or plugins, are a `ValueError`.
+    `trust_settings`: what the options name is loaded all the same."""
+    options = options or ClaudeAgentOptions()
+    given = dict(options.hooks or {})
+    if given.get("PreToolUse"):
+        raise ValueError(f"the options have a PreToolUse hook already, which {_COULD}")
+    if not trust_settings:
+        for name in ("setting_sources", "settings", "plugins"):
+            if getattr(options, name, None):
+                raise ValueError(f"the options have {name}, whose hooks {_COULD}: trust_settings")
+        options = dataclasses.replace(options, setting_sources=[])  # None would load all files
+    guard = Guard(
+        gate, effects, paths={**PATHS, **(paths or {})}, timeout_s=timeout_s, known=BUILT_IN
+    )
+    session = _OpenCalls(guard)
+    given["PreToolUse"] = [HookMatcher(hooks=[session.before], timeout=HOOK_S, on_failure="block")]
+    for event, hook in (
+        ("UserPromptSubmit", session.prompted),
+        ("PostToolUse", session.after),
+        ("PostToolUseFailure", session.failed),
+        ("Stop", session.stopped),
+    ):
+        given[event] = [*given.get(event, ()), HookMatcher(hooks=[hook])]
+    return dataclasses.replace(options, hooks=given)
+
+
+class _OpenCalls:
+    """The calls that Claude Code has begun, by its id of each."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._ends: dict[str, tuple[str, asyncio.Future[Any]]] = {}
+        """The session of each call, and what is told when it has ended."""
+        self._tasks = TaskSet()
+
+    async def before(self, event: Any, tool_use_id: str | None, context: Any) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        allowed: asyncio.Future[dict[str, Any]] = loop.create_future()
+        ended: asyncio.Future[Any] = loop.create_future()
+        id = event["tool_use_id"]
+
+        async def run(judged: dict[str, Any]) -> Any:
+            self._ends[id] = (event["session_id"], ended)
+            allowed.set_result(judged)
+            try:
+                return await ended
+            finally:
+                self._ends.pop(id, None)
+
+        call = self._tasks.start(
+            self._guard.call(event["tool_name"], event["tool_input"], run, call_id=id)
+        )
+        call.add_done_callback(partial(_report_refusal, allowed))
+        try:
+            return _decision("allow", "callgate", await allowed)
+        except GateError as error:
+            return _decision("deny", str(error))
+        except asyncio.CancelledError:  # nobody waits for an answer any more
+            call.cancel()
+            raise
+
+    async def after(self, event: Any, tool_use_id: str | None, context: Any) -> dict[str, Any]:
+        self._end(event, result=event.get("tool_response"))
+        return {}
+
+    async def failed(self, event: Any, tool_use_id: str | None, context: Any) -> dict[str, Any]:
+        self._end(event, error=RuntimeError(str(event.get("error"))))
+        return {}
+
+    async def prompted(self, event: Any, tool_use_id: str | None, context: Any) -> dict[str, Any]:
+        await self._guard.add_prompts([event["prompt"]])
+        return {}
+
+    async def stopped(self, event: Any, tool_use_id: str | None, context: Any) -> dict[str, Any]:
+        """Calls whose end was not reported, such as interrupted ones, have ended by now."""
+        for session_id, ended in tuple(self._ends.values()):
+            if session_id == event["session_id"]:
+                ended.cancel()
+        return {}
+
+    def _end(self, event: Any, result: Any = None, error: Exception | None = None) -> None:
+        _, ended = self._ends.pop(event["tool_use_id"], (None, None))
+        if ended is None or ended.done():
+            return
+        if error is None:
+            ended.set_result(result)
+        else:
+            ended.set_exception(error)
+
+
+def _decision(
+    decision: str, reason: str, arguments: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    output = {
+        "hookEventName": "PreToolUse",
+        "permissionDecision": decision,
+        "permissionDecisionReason": reason,
+    }
+    updated = {} if arguments is None else {"updatedInput": arguments}
+    return {"hookSpecificOutput": {**output, **updated}}
+
+
+def _report_refusal(allowed: asyncio.Future[Any], call: asyncio.Task[Any]) -> None:
+    """A call that was not allowed has its reason; of one that was, the record has the end."""
+    error = None if call.cancelled() else call.exception()
+    if not allowed.done():
+        allowed.set_exception(error if isinstance(error, GateError) else GateError(NOT_JUDGED))

@@ -1,0 +1,1 @@
+"""`callgate hook`: other agents behind the gate. `hook_client` is what their hooks run."""

@@ -1,0 +1,250 @@
+"""The edit of an agent's settings: what is added to what stands there, and how it is undone.
+
+    before + entries -> after        kept in HOME/hooks/AGENT/installed.json
+    after unchanged  -> before, to the byte;   changed since -> without our entries
+
+A file is replaced in one step, with the mode that it had; a link is followed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import stat
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from callgate.cli.errors import CliError
+from callgate.cli.hooks import scripts
+from callgate.config.agents.jsonc_edits import NotJson, parse, value_of, with_item, without_items
+from callgate.config.agents.settings_files import hook_directory
+from callgate.core.directories import write_private
+
+BEGIN, END = "# callgate begin", "# callgate end"
+_EVENTS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "claude": (("PreToolUse", "pre"), ("PostToolUse", "post"), ("PostToolUseFailure", "post")),
+    "codex": (("PreToolUse", "pre"), ("PostToolUse", "post")),
+    "gemini": (("BeforeTool", "pre"), ("AfterTool", "post")),
+    "qwen": (("PreToolUse", "pre"), ("PostToolUse", "post"), ("PostToolUseFailure", "post")),
+    "cursor": (("preToolUse", "pre"), ("postToolUse", "post"), ("postToolUseFailure", "post")),
+}
+
+
+class Installed(msgspec.Struct, frozen=True):
+    path: str
+    before: str | None
+    """None: there was no file."""
+    after_sha256: str
+    form: str
+
+
+class Edit(msgspec.Struct, frozen=True):
+    path: str
+    before: str | None
+    after: str | None
+    """None: the file is removed."""
+
+
+class HttpForm(msgspec.Struct, frozen=True):
+    url: str
+    token: str
+
+
+def read(path: str) -> str | None:
+    """The text of a settings file; None if there is none."""
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise CliError(f"{path} is not UTF-8 text: nothing was changed") from None
+
+
+def with_hook(agent: str, home: str, text: str, wait_s: float, http: HttpForm | None = None) -> str:
+    """An agent's settings with our hook in them, once. Raises `CliError`."""
+    text = without_hook(agent, home, text)
+    if agent == "opencode":
+        return scripts.plugin(home, wait_s)
+    if agent in ("vibe", "kimi"):
+        return _with_toml(agent, home, text, wait_s)
+    try:
+        for event, phase in _EVENTS[agent]:
+            text = with_item(text, ("hooks", event), _entry(agent, home, phase, wait_s, http))
+        if agent == "cursor" and "version" not in value_of(text, parse(text)):
+            text = text.replace("{", '{\n  "version": 1,', 1)
+    except NotJson as error:
+        raise CliError(f"the settings of {agent} cannot be edited: {error}") from None
+    return text
+
+
+def _entry(
+    agent: str, home: str, phase: str, wait_s: float, http: HttpForm | None
+) -> dict[str, Any]:
+    command, seconds = scripts.command(home, agent, phase), math.ceil(wait_s) + scripts.AGENT_S
+    if agent == "cursor":
+        closed = {"failClosed": True} if phase == "pre" else {}
+        return {"command": command, "timeout": seconds, **closed}
+    hook: dict[str, Any] = {"type": "command", "command": command, "timeout": seconds}
+    if http is not None:
+        headers = {"Authorization": f"Bearer {http.token}"}
+        hook = {"type": "http", "url": http.url, "headers": headers, "timeout": seconds}
+    if agent == "claude" and phase == "pre":
+        hook["onFailure"] = "block"
+    if agent in ("gemini", "qwen"):
+        hook |= {"name": "callgate", "timeout": seconds * 1000}
+    return {"matcher": ".*" if agent == "codex" else "*", "hooks": [hook]}
+
+
+def _with_toml(agent: str, home: str, text: str, wait_s: float) -> str:
+    def quoted(value: str) -> str:
+        return json.dumps(value)  # a basic string of TOML, too: all of it is ASCII
+
+    pre, post = (quoted(scripts.command(home, agent, phase)) for phase in ("pre", "post"))
+    seconds = math.ceil(wait_s) + scripts.AGENT_S
+    if agent == "vibe":
+        rows = [
+            f'name = "callgate"\ntype = "pre_tool"\ncommand = {pre}\n'
+            f"timeout = {seconds}.0\nstrict = true",
+            f'name = "callgate-after"\ntype = "post_tool"\ncommand = {post}\ntimeout = {seconds}.0',
+        ]
+    else:
+        rows = [
+            f'event = "{event}"\nmatcher = ".*"\ncommand = {command}\ntimeout = {seconds}'
+            for event, command in (("PreToolUse", pre), ("PostToolUse", post))
+        ]
+    tables = "\n".join(f"[[hooks]]\n{row}" for row in rows)
+    gap = "" if not text or text.endswith("\n") else "\n"
+    new = f"{text}{gap}{BEGIN}\n{tables}\n{END}\n"
+    try:
+        tomllib.loads(new)
+    except tomllib.TOMLDecodeError as error:
+        raise CliError(
+            f"the settings of {agent} cannot take another [[hooks]]: {error}",
+            hint="Write the hooks there as [[hooks]] tables.",
+        ) from None
+    return new
+
+
+def without_hook(agent: str, home: str, text: str) -> str:
+    """An agent's settings without our hook. Raises `CliError`."""
+    if agent == "opencode":
+        return ""
+    if agent in ("vibe", "kimi"):
+        head, begin, rest = text.partition(BEGIN)
+        return head + rest.partition(END + "\n")[2] if begin else text
+    if not text.strip():
+        return text
+    try:
+        for event, _ in _EVENTS[agent]:
+            text = without_items(text, ("hooks", event), lambda each: is_ours(each, home, agent))
+    except NotJson as error:
+        raise CliError(f"the settings of {agent} cannot be edited: {error}") from None
+    return text
+
+
+def is_ours(entry: Any, home: str, agent: str) -> bool:
+    """Whether an entry of an agent's settings is our hook."""
+    marks = (f"{hook_directory(home, agent)}/hook", f"/v1/hooks/{agent}")
+    listed = entry.get("hooks", [entry]) if isinstance(entry, dict) else []
+    return any(
+        mark in str(hook.get("command", "")) or mark in str(hook.get("url", ""))
+        for hook in listed
+        if isinstance(hook, dict)
+        for mark in marks
+    )
+
+
+def entries(agent: str, text: str, home: str) -> list[dict[str, Any]]:
+    """Our hooks before a call, as an agent's settings have them; none where they lack."""
+    if agent == "opencode":
+        marked = json.dumps(os.path.join(hook_directory(home, agent), "hook")) in text
+        return [{"command": "plugin"}] if marked else []
+    if agent in ("vibe", "kimi"):
+        try:
+            hooks = tomllib.loads(text).get("hooks", [])
+        except tomllib.TOMLDecodeError:
+            return []
+        return [each for each in hooks if is_ours(each, home, agent)]
+    try:
+        document = value_of(text, parse(text)) if text.strip() else {}
+    except NotJson:
+        return []
+    events = document.get("hooks", {}) if isinstance(document, dict) else {}
+    before = events.get(_EVENTS[agent][0][0], []) if isinstance(events, dict) else []
+    return [each for each in before if is_ours(each, home, agent)]
+
+
+def apply(edit: Edit) -> None:
+    """Replace the file in one step, or remove it. Raises `OSError`."""
+    path = os.path.realpath(edit.path)
+    if edit.after is None:
+        os.unlink(path)
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    mode = stat.S_IMODE(os.stat(path).st_mode) if os.path.exists(path) else 0o600
+    temporary = f"{path}.{os.getpid()}.callgate"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+            file.write(edit.after)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, mode)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def remember(home: str, agent: str, edit: Edit, form: str) -> None:
+    """Keep what stood there before the first installation of these."""
+    known = remembered(home, agent)
+    kept = [each for each in known if each.path != edit.path]
+    first = next((each for each in known if each.path == edit.path), None)
+    before = edit.before
+    if first is not None and first.after_sha256 == _hash(edit.before):
+        before = first.before
+    kept.append(Installed(edit.path, before, _hash(edit.after), form))
+    _keep(home, agent, kept)
+
+
+def remembered(home: str, agent: str) -> list[Installed]:
+    try:
+        with open(_record(home, agent), "rb") as file:
+            return msgspec.json.decode(file.read(), type=list[Installed])
+    except (OSError, msgspec.DecodeError):
+        return []
+
+
+def forget(home: str, agent: str, path: str) -> None:
+    _keep(home, agent, [each for each in remembered(home, agent) if each.path != path])
+
+
+def _keep(home: str, agent: str, installed: list[Installed]) -> None:
+    write_private(_record(home, agent), msgspec.json.encode(installed).decode())
+
+
+def removal(home: str, agent: str, path: str) -> Edit:
+    """What takes our hook out of a file again."""
+    text = read(path)
+    known = next((each for each in remembered(home, agent) if each.path == path), None)
+    if known is not None and text is not None and known.after_sha256 == _hash(text):
+        return Edit(path, text, known.before)
+    if text is None:
+        return Edit(path, None, None)
+    after = without_hook(agent, home, text)
+    return Edit(path, text, after if after or agent != "opencode" else None)
+
+
+def _record(home: str, agent: str) -> str:
+    return os.path.join(hook_directory(home, agent), "installed.json")
+
+
+def _hash(text: str | None) -> str:
+    return "" if text is None else hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,87 @@
+"""Where coding agents keep the settings that name their hooks, and what we keep for each of them.
+
+HOME/hooks/AGENT/hook     what the agent runs before and after each call
+HOME/hooks/AGENT/token    lets it submit events of that agent, and nothing else
+HOME/hooks/sockets/PID.sock   where an instance takes them
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+DIRECTORY = "hooks"
+SOCKETS = "sockets"
+
+
+class AgentSettings(msgspec.Struct, frozen=True):
+    label: str
+    """As people know it."""
+    program: str
+    user: str
+    """The file that an installation edits; `~` is the user's home."""
+    project: str | None
+    """The same, relative to a workspace; None: the agent has none there."""
+    others: tuple[str, ...] = ()
+    """Further files by which its hooks could be turned off, of either place."""
+    home_variable: str | None = None
+    """Names the directory that the agent uses in place of the first part of `user`."""
+
+
+AGENTS: Mapping[str, AgentSettings] = {
+    "claude": AgentSettings(
+        "Claude Code", "claude", "~/.claude/settings.json", ".claude/settings.local.json",
+        (".claude/settings.json", "~/.claude/settings.local.json"), "CLAUDE_CONFIG_DIR",
+    ),
+    "codex": AgentSettings(
+        "Codex", "codex", "~/.codex/hooks.json", None,
+        ("~/.codex/config.toml", ".codex/config.toml", ".codex/hooks.json"), "CODEX_HOME",
+    ),
+    "gemini": AgentSettings(
+        "Gemini CLI", "gemini", "~/.gemini/settings.json", ".gemini/settings.json"
+    ),
+    "cursor": AgentSettings("Cursor", "cursor-agent", "~/.cursor/hooks.json", ".cursor/hooks.json"),
+    "opencode": AgentSettings(
+        "opencode", "opencode", "~/.config/opencode/plugin/callgate.js",
+        ".opencode/plugin/callgate.js", ("~/.config/opencode/opencode.json", "opencode.json"),
+    ),
+    "qwen": AgentSettings("Qwen Code", "qwen", "~/.qwen/settings.json", ".qwen/settings.json"),
+    "vibe": AgentSettings(
+        "Mistral Vibe", "vibe", "~/.vibe/hooks.toml", None, ("~/.vibe/config.toml",), "VIBE_HOME"
+    ),
+    "kimi": AgentSettings(
+        "Kimi Code", "kimi", "~/.kimi-code/config.toml", None, (), "KIMI_CODE_HOME"
+    ),
+}  # fmt: skip
+
+
+def user_file(agent: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The file of the user's own settings that an installation edits."""
+    settings = AGENTS[agent]
+    given = environ.get(settings.home_variable or "")
+    if given:
+        return os.path.join(given, settings.user.rpartition("/")[2])
+    return os.path.expanduser(settings.user)
+
+
+def settings_files(agent: str, workspace: str) -> Iterator[str]:
+    """Every file by which the hooks of an agent could be changed, absolute."""
+    settings = AGENTS[agent]
+    yield user_file(agent)
+    for path in (settings.project, *settings.others):
+        if path is not None:
+            yield os.path.join(workspace, os.path.expanduser(path))
+
+
+def hook_directory(home: str, agent: str) -> str:
+    return os.path.join(home, DIRECTORY, agent)
+
+
+def sockets_directory(home: str) -> str:
+    return os.path.join(home, DIRECTORY, SOCKETS)
+
+
+def token_file(home: str, agent: str) -> str:
+    return os.path.join(hook_directory(home, agent), "token")

@@ -1,0 +1,1 @@
+"""Counting what budgets limit: `ledgers` is the arithmetic, `ops` what the store is asked."""

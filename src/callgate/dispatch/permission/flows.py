@@ -1,0 +1,176 @@
+"""What each session was told and has read, so that a call's values can be traced.
+
+    the user's words  --tell--->  SessionFacts  <---read--  outputs of tools
+                                       |
+              a call's destinations --of--> Flow --> policy.guard
+
+A session has facts once somebody says what its user wrote; a sub-agent shares those of the session
+that it works for. Labels (private, untrusted) only grow; a person may clear one, which is an event.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from callgate.core.calls import ToolCall
+from callgate.core.content import Label
+from callgate.core.events import LABEL_CLEARED, LABELLED, Actor, Event, EventSink
+from callgate.core.ids import ulid
+from callgate.core.ops import UpdateSession
+from callgate.core.results import ToolResult
+from callgate.core.sessions import Session
+from callgate.dispatch.permission.grants import Grants
+from callgate.dispatch.subjects import Subject
+from callgate.events.log import SessionLog
+from callgate.policy.rules import GuardSettings
+
+if TYPE_CHECKING:  # loaded with the first conversation
+    from collections.abc import Iterable, Mapping
+
+    from callgate.core.messages import Message
+    from callgate.dispatch.permission.session_facts import SessionFacts
+    from callgate.policy.guard import Flow
+    from callgate.policy.provenance.sources import Trace
+
+INDEXED_AT_ONCE = 64 * 1024
+"""Characters that are indexed on the event loop; more of them in a thread."""
+
+
+class Flows:
+    """One per dispatcher."""
+
+    def __init__(self, log: SessionLog, sink: EventSink, grants: Grants) -> None:
+        self._log = log
+        self._sink = sink
+        self._grants = grants
+        self.facts: dict[str, SessionFacts] = {}
+        """By session; empty where nobody told of any conversation."""
+
+    # What is told and read.
+
+    def tell(self, session: Session, words: str, text: str = "") -> None:
+        """The user wrote these words, as a part of a text or as all of it."""
+        self._of(session).tell(words, "" if text == words else text)
+
+    def answered(self, call: ToolCall, arguments: Mapping[str, Any] | None) -> None:
+        """A person put these arguments in place of the call's: what they changed, they wrote."""
+        facts = self.facts.get(call.session.parent or call.session.id)
+        if facts is not None and arguments is not None:
+            facts.tell_changes(call.arguments, arguments)
+
+    def read(
+        self, call: ToolCall, subject: Subject, result: ToolResult, guard: GuardSettings | None
+    ) -> None:
+        """A tool gave this back to the model. `guard` None: as the settings were before."""
+        facts = self.facts.get(call.session.parent or call.session.id)
+        if facts is None:
+            return
+        facts.settings = facts.settings if guard is None else guard
+        labels = facts.read(call, subject, result, facts.settings)
+        for label, cause in labels.items():
+            self._label(call.session, facts, label, cause)
+
+    def load(
+        self,
+        session: Session,
+        labels: Mapping[str, str],
+        messages: Iterable[tuple[str | None, Message]],
+        tool_labels: Mapping[str, frozenset[Label]],
+    ) -> None:
+        """What is known of a session that is resumed: its labels and its conversation, each
+        message with what of it the user wrote.
+        `tool_labels` are those of the tools that there are now."""
+        facts = self._of(session)
+        facts.load(labels, messages, tool_labels)
+        if not facts.is_told and not facts.labels:
+            del self.facts[session.parent or session.id]
+
+    def clear(self, session: Session, label: Label) -> bool:
+        """A person says that a label no longer counts; False if the session has none such."""
+        facts = self.facts.get(session.parent or session.id)
+        if facts is None or facts.labels.pop(label, None) is None:
+            return False
+        self._emit(session, LABEL_CLEARED, "user", {"label": label})
+        self._keep(session, facts)
+        return True
+
+    def labels(self, session: Session) -> Mapping[Label, str]:
+        """What the session has read, and by which call first."""
+        facts = self.facts.get(session.parent or session.id)
+        return {} if facts is None else facts.labels
+
+    def assume(self, session: Session, labels: Iterable[Label]) -> None:
+        """Judge as if the session had read such content, without an event."""
+        facts = self._of(session)
+        facts.labels.update(dict.fromkeys(labels, "assumed"))
+
+    def forget(self, session_id: str) -> None:
+        self.facts.pop(session_id, None)
+
+    # What is asked.
+
+    def knows(self, session: Session) -> bool:
+        """Whether anything is known of what was said in a session."""
+        return bool(self.facts) and (session.parent or session.id) in self.facts
+
+    def pending(self, session: Session) -> int:
+        """Characters that have to be indexed before the next call can be looked at."""
+        facts = self.facts.get(session.parent or session.id)
+        return 0 if facts is None else facts.index.pending_size
+
+    def catch_up(self, session: Session) -> None:
+        """Index them. May run in a thread."""
+        self._of(session).index.catch_up()
+
+    def of(self, call: ToolCall, subject: Subject, guard: GuardSettings) -> Flow | None:
+        """Where the destinations of a call come from; None where the guard does not apply."""
+        session = call.session
+        if not guard.enabled:
+            return None
+        if not self.knows(session) and not guard.without_conversation:
+            return None
+        facts = self._of(session)
+        facts.settings = guard
+        return facts.flow(subject, guard, self._grants.destinations(session, subject.tool.name))
+
+    def traces(self, call: ToolCall, subject: Subject) -> tuple[Trace, ...]:
+        """Where all values of a call come from, for the person who is asked about it."""
+        if not self.knows(call.session):
+            return ()
+        return self._of(call.session).traces(subject)
+
+    def _of(self, session: Session) -> SessionFacts:
+        root = session.parent or session.id
+        facts = self.facts.get(root)
+        if facts is None:
+            from callgate.dispatch.permission.session_facts import (  # lazy: with a conversation  # noqa: PLC0415
+                SessionFacts,
+            )
+
+            facts = self.facts[root] = SessionFacts()
+        return facts
+
+    def _label(self, session: Session, facts: SessionFacts, label: Label, cause: str) -> None:
+        facts.labels[label] = cause
+        self._emit(session, LABELLED, "system", {"label": label, "by": cause})
+        self._keep(session, facts)
+
+    def _keep(self, session: Session, facts: SessionFacts) -> None:
+        if session.parent is None:  # the facts of a sub-agent are its parent's, who is kept
+            labels = {label.value: cause for label, cause in facts.labels.items()}
+            op = UpdateSession(session=session.id, labels=labels, at=time.time())
+            self._log.commit(session, op, soon=True)
+
+    def _emit(self, session: Session, type: str, actor: Actor, payload: Mapping[str, str]) -> None:
+        event = Event(
+            id=ulid(),
+            timestamp=time.time(),
+            session_id=session.id,
+            turn_id=session.turn_id,
+            type=type,
+            actor=actor,
+            payload=payload,
+        )
+        self._log.append(session, event)
+        self._sink.emit(event)

@@ -1,0 +1,318 @@
+"""Answers the hooks of agents: each event becomes a call of ours, judged, recorded, and ended.
+
+    before  read -> session -> translate -> guarded? -> Runtime -> allowed | refused -> answer
+                                                          |
+                                             a person is asked, while the hook waits
+    after   the call that was allowed ends with what the agent reports; where none was, the record
+            says that the agent acted without permission
+
+`submit` always returns an answer in the agent's own form: whatever goes wrong here is a refusal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shlex
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from callgate.config.agents.settings_files import AGENTS, hook_directory
+from callgate.config.schema import HooksTable
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.errors import (
+    ToolError,
+    ToolErrorClass,
+    ToolExecutionError,
+    ToolPermissionDenied,
+    ToolValidationError,
+)
+from callgate.core.results import ToolResult
+from callgate.core.task_sets import TaskSet, start_task
+from callgate.protocol.hooks import dialects
+from callgate.protocol.hooks.agent_tools import Translated, generic, translate
+from callgate.protocol.hooks.events import BadHookEvent, HookEvent, HookPhase, Verdict
+from callgate.runtime import Performer, Runtime
+from callgate.surfaces.hooks.agent_sessions import (
+    AgentSession,
+    AgentSessions,
+    OpenCall,
+    OpenSession,
+    digest_of,
+    key_of,
+)
+from callgate.surfaces.hooks.performing import PerformedCall, Report
+from callgate.surfaces.hooks.sandboxed import SandboxedCall, Tickets
+
+_log = logging.getLogger("callgate.hooks")
+
+UNAPPROVED = "effect_without_permission"
+_CLOSE_S = 1.0
+_LATE_S = 2.0
+"""How long a question may take to close after its time."""
+_NO_INPUT = "exec </dev/null\n"
+"""Before a command of an agent that could type into it later, unseen by its hook."""
+
+
+class HookService:
+    """One for each instance."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        open_session: OpenSession,
+        home: str,
+        settings: Callable[[], HooksTable],
+        is_draining: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._runtime = runtime
+        self._home = home
+        self._settings = settings
+        self._is_draining = is_draining
+        self._sessions = AgentSessions(runtime, open_session, home)
+        self._calls = TaskSet(_log, "a call of an agent met a defect")
+        self.tickets = Tickets()
+
+    async def submit(self, agent: str, data: bytes, gone: Awaitable[Any] | None = None) -> bytes:
+        """The answer to one event. `gone`: returns when nobody waits for the answer any more."""
+        try:
+            event = dialects.read(agent, data)
+            if event.relayed:  # Cursor runs the hooks of Claude Code, too
+                form, agent_of_call = agent, "cursor"
+            else:
+                form = agent_of_call = agent
+            if event.phase is HookPhase.AFTER:
+                self._after(agent_of_call, event)
+                return dialects.noted(agent)
+            verdict = await self._before(agent_of_call, form, event, gone)
+            return dialects.write(agent, verdict)
+        except BadHookEvent as error:
+            _log.warning("an event of %s is refused: %s", agent, error)
+            return dialects.refusal(agent, str(error))
+        except ToolError as error:
+            return dialects.refusal(agent, str(error))
+        except Exception:  # a defect of ours must not let a call run
+            _log.exception("a hook of %s met a defect", agent)
+            return dialects.refusal(agent, "callgate met a defect; its log says more.")
+
+    async def close(self) -> None:
+        """What agents still run is not waited for."""
+        for session in self._sessions.all():
+            for calls in list(session.open.values()):
+                for call in calls:
+                    if call.performed is not None:
+                        call.performed.end(Report(text="callgate ended before the call did."))
+        await self._calls.wait(_CLOSE_S)  # those that ask a person are stopped with the runtime
+        await self._sessions.close()
+
+    # --- before a call ------------------------------------------------------------------------
+
+    async def _before(
+        self, agent: str, form: str, event: HookEvent, gone: Awaitable[Any] | None
+    ) -> Verdict:
+        if self._is_draining():
+            raise ToolPermissionDenied("callgate is about to stop.", reason="draining")
+        session = await self._sessions.open(agent, event)
+        call, refusal = self._translate(agent, event, session)
+        key = key_of(event, call, agent)
+        if (shared := self._shared(session, key, form, event, call)) is not None:
+            return await self._verdict_of(shared)
+        if refusal is None:
+            why = session.guarded.refusal(call, may_type_later=agent == "codex")
+            refusal = None if why is None else ToolPermissionDenied(why, reason="guarded")
+        tool_call = self._tool_call(agent, event, call, session)
+        if refusal is not None:
+            session.refused.append(key)
+            result = self._runtime.refuse(tool_call, refusal)
+            return _refused(result)
+        return await self._judge(session, key, form, event, call, tool_call, gone)
+
+    def _translate(
+        self, agent: str, event: HookEvent, session: AgentSession
+    ) -> tuple[Translated, ToolError | None]:
+        """The call of a tool that there is; and why it is refused, where it cannot be read."""
+        classes = self._settings().tools
+        try:
+            call = translate(event, classes, agent)
+        except BadHookEvent as error:
+            return generic(event, {}, agent), ToolValidationError(str(error))
+        if event.tool in classes:
+            return generic(event, classes, agent), None
+        if self._runtime.find_tool(call.tool, session.session) is None:
+            return generic(event, classes, agent), None
+        return call, None
+
+    def _shared(
+        self, session: AgentSession, key: str, form: str, event: HookEvent, call: Translated
+    ) -> OpenCall | None:
+        """The same call, where two hooks tell of it, or one tells of it twice."""
+        for open_call in session.open.get(key, ()):
+            if event.use_id is not None and open_call.digest != digest_of(call):
+                raise ToolPermissionDenied(
+                    "The id of this call is that of another one, which is under way.",
+                    reason="used_id",
+                )
+            if open_call.form != form or event.use_id is not None:
+                return open_call
+        return None
+
+    async def _verdict_of(self, shared: OpenCall) -> Verdict:
+        limit_s = self._settings().wait_s + 2 * _LATE_S
+        done, _ = await asyncio.wait({shared.decided}, timeout=limit_s)
+        if not done:
+            raise ToolPermissionDenied("The same call is still being decided.", reason="twice")
+        return shared.decided.result()
+
+    def _tool_call(
+        self, agent: str, event: HookEvent, call: Translated, session: AgentSession
+    ) -> ToolCall:
+        return ToolCall(
+            tool=call.tool,
+            arguments=call.arguments,
+            session=session.session,
+            caller=CallerKind.AGENT,
+            timeout_s=self._settings().report_s,
+            answer_s=self._settings().wait_s,
+            scope={"agent": agent, "agent_tool": event.tool},
+            client=session.session.client,
+        )
+
+    async def _judge(
+        self,
+        session: AgentSession,
+        key: str,
+        form: str,
+        event: HookEvent,
+        call: Translated,
+        tool_call: ToolCall,
+        gone: Awaitable[Any] | None,
+    ) -> Verdict:
+        rewrites = dialects.DIALECTS[form].rewrites and not event.relayed
+        is_shell = call.tool == "shell"
+        sandboxed: SandboxedCall | None = None
+        performed: PerformedCall | None = None
+        if is_shell and rewrites and self._settings().shell == "sandbox":
+            sandboxed = SandboxedCall()
+            started, performer = sandboxed.started, Performer(sandboxed.wrap, by_agent=False)
+        else:
+            performed = PerformedCall(call.arguments, call.edits, amendable=rewrites and is_shell)
+            started, performer = performed.started, Performer(performed.wrap)
+        decided = asyncio.get_running_loop().create_future()
+        open_call = OpenCall(form, digest_of(call), performed, decided)
+        session.add(key, open_call)
+        task = self._calls.start(self._runtime.call_performed(tool_call, performer))
+        task.add_done_callback(lambda _: self._ended(session, key, open_call, sandboxed))
+        refusal = await self._wait(task, started, tool_call, gone)
+        if refusal is not None:
+            session.drop(key, open_call)
+            session.refused.append(key)
+        elif sandboxed is not None:
+            self.tickets.add(sandboxed)
+        verdict = refusal or self._allowed(form, event, started.result(), sandboxed)
+        decided.set_result(verdict)
+        return verdict
+
+    async def _wait(
+        self,
+        task: asyncio.Task[ToolResult],
+        started: asyncio.Future[Any],
+        call: ToolCall,
+        gone: Awaitable[Any] | None,
+    ) -> Verdict | None:
+        """Until it may run (None), or may not."""
+        leaving = None if gone is None else start_task(_until(gone))
+        waiting: set[asyncio.Future[Any]] = {task, started}
+        if leaving is not None:
+            waiting.add(leaving)
+        wait_s = self._settings().wait_s + _LATE_S
+        try:
+            await asyncio.wait(waiting, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if leaving is not None:
+                leaving.cancel()
+        if started.done() and not task.done():
+            return None
+        if task.done():
+            return _refused(task.result())
+        await self._runtime.cancel_promptly(call.id)
+        return Verdict(allowed=False, reason="callgate could not decide in time.")
+
+    def _allowed(
+        self,
+        agent: str,
+        event: HookEvent,
+        arguments: dict[str, Any],
+        sandboxed: SandboxedCall | None,
+    ) -> Verdict:
+        """The answer to a call that may run, with the input that is run where that is another."""
+        command = arguments.get("command")
+        if sandboxed is not None:
+            program = shlex.quote(f"{hook_directory(self._home, agent)}/run")
+            return _running(event, f"{program} {sandboxed.ticket}")
+        given = event.input.get("command", event.input.get("cmd"))
+        if agent == "codex" and isinstance(command, str) and event.tool != "apply_patch":
+            return _running(event, _NO_INPUT + command)
+        if isinstance(command, str) and isinstance(given, str) and command != given:
+            return _running(event, command)
+        return Verdict(allowed=True)
+
+    def _ended(
+        self,
+        session: AgentSession,
+        key: str,
+        call: OpenCall,
+        sandboxed: SandboxedCall | None,
+    ) -> None:
+        if sandboxed is not None:
+            self.tickets.withdraw(sandboxed)
+            if not sandboxed.output.done():
+                sandboxed.output.cancel()
+            return  # the agent's own report is still to come
+        if call.was_allowed and call in session.open.get(key, ()):
+            session.finished.append(key)  # it was allowed, and its report is still to come
+        session.drop(key, call)
+
+    # --- after a call -------------------------------------------------------------------------
+
+    def _after(self, agent: str, event: HookEvent) -> None:
+        session = self._sessions.find(agent, event)
+        if session is None:
+            _log.warning("%s reports a call of a session that is not known here", agent)
+            return
+        call, _ = self._translate(agent, event, session)
+        key = key_of(event, call, agent)
+        found = session.take(key)
+        if found is not None:
+            if found.performed is not None:
+                found.performed.end(Report(failed=event.failed, text=event.output))
+            return
+        if agent == "cursor":
+            return  # the other of its two hooks has told
+        if key in session.finished:
+            session.finished.remove(key)
+            return
+        how = "although it was refused" if key in session.refused else "without asking"
+        error = ToolExecutionError(
+            f"{AGENTS[agent].label} ran this {how}: an effect without permission.",
+            reason=UNAPPROVED,
+        )
+        _log.error("%s ran %s %s", agent, event.tool, how)
+        self._runtime.refuse(self._tool_call(agent, event, call, session), error)
+
+
+def _running(event: HookEvent, command: str) -> Verdict:
+    key = "command" if "command" in event.input or "cmd" not in event.input else "cmd"
+    return Verdict(allowed=True, updated_input={**event.input, key: command})
+
+
+def _refused(result: ToolResult) -> Verdict:
+    if result.error is None:
+        return Verdict(allowed=False)
+    reason = result.error.message
+    if result.error.error_class is ToolErrorClass.CONFIRMATION_TIMEOUT:
+        reason += " The question was in callgate's inbox (the dashboard, or callgate watch)."
+    return Verdict(allowed=False, reason=f"callgate: {reason}")
+
+
+async def _until(gone: Awaitable[Any]) -> None:
+    await gone

@@ -1,0 +1,188 @@
+"""Real agents behind the gate, offline: nothing runs that was not approved.
+
+`make agents` installs the programs and runs this; an agent that could not be installed is named as
+not tested.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from callgate.cli.hooks import codex_hooks
+from callgate.cli.hooks.scripted_model import Step
+from tests.agents.gates import PROGRAMS, Gate, impostor
+
+MAIN = ("claude-http", "claude-command", "codex-command", "gemini-command")
+ALL = (*MAIN, "qwen-command", "kimi-command")
+GARBAGE = (b"xyz", b"callgate-hook 500\n{", b"callgate-hook 2\n{}{}")
+DYING = """#!/bin/sh
+echo >>"$0.count"
+case $(wc -l <"$0.count") in
+1) kill -9 $$ ;;
+2) echo '{"decision": "allow"'; exit 1 ;;
+*) exit 3 ;;
+esac
+"""
+"""Fails in another way each time."""
+pytestmark = pytest.mark.timeout(300)  # they start several programs of others, one after the other
+
+
+def _gate(variant: str, path: Path, shell: str = "agent") -> Gate:
+    agent, _, form = variant.partition("-")
+    if not PROGRAMS[agent].exists():
+        pytest.skip(f"needs {agent}: see scripts/get_agents.sh")
+    return Gate(path, agent, form, shell)
+
+
+@pytest.fixture
+def gate(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gate]:
+    gate = _gate(request.param, tmp_path)
+    yield gate
+    gate.close()
+
+
+@pytest.fixture
+def rewriting(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gate]:
+    """A gate that has the agent run its commands in our sandbox."""
+    gate = _gate(request.param, tmp_path, "sandbox")
+    yield gate
+    gate.close()
+
+
+@pytest.mark.parametrize("gate", ALL, indirect=True)
+def test_what_a_rule_allows_runs_what_one_denies_does_not_and_both_are_recorded(gate: Gate) -> None:
+    gate.start()
+    outcome = gate.run("touch allowed.txt", "touch denied.txt")
+    assert gate.ran("allowed.txt")
+    assert not gate.ran("denied.txt")
+    assert "callgate" in outcome.results[1]
+    assert gate.record_of("allowed.txt")["decision"] == "allow"
+    assert gate.record_of("denied.txt")["decision"] == "deny"
+
+
+@pytest.mark.parametrize("gate", MAIN, indirect=True)
+def test_a_call_waits_for_the_inbox_and_runs_or_not_as_a_person_says(gate: Gate) -> None:
+    gate.start()
+    with gate.answering("allow") as asked:
+        gate.run("touch yes.txt")
+    assert gate.ran("yes.txt")
+    assert "outside the sandbox" in asked[0]["sandbox"]
+    assert gate.record_of("yes.txt")["decision"] == "allow"
+    with gate.answering("deny"):
+        gate.run("touch no.txt")
+    assert not gate.ran("no.txt")
+    assert gate.record_of("no.txt")["error_class"] == "user_denied"
+
+
+@pytest.mark.parametrize("gate", MAIN, indirect=True)
+def test_what_nobody_answers_and_what_touches_the_gate_is_refused(gate: Gate) -> None:
+    gate.start()
+    outcome = gate.run("touch silence.txt", f"ls {gate.home}", "callgate confirmations allow 1")
+    assert not gate.ran("silence.txt")
+    assert gate.record_of("silence.txt")["error_class"] == "confirmation_timeout"
+    assert "out of reach" in outcome.results[1]
+    assert "for people" in outcome.results[2]
+
+
+@pytest.mark.parametrize("gate", ALL, indirect=True)
+def test_without_an_instance_nothing_runs(gate: Gate) -> None:
+    gate.run("touch alone.txt")
+    assert not gate.ran("alone.txt")
+
+
+@pytest.mark.parametrize("gate", MAIN, indirect=True)
+def test_an_instance_killed_while_the_hook_waits_runs_nothing(gate: Gate) -> None:
+    gate.start()
+    over = threading.Event()
+
+    def kill_when_asked() -> None:
+        while not gate.request("GET", "/v1/confirmations")["confirmations"]:
+            over.wait(0.05)
+        gate.kill()
+
+    killer = threading.Thread(target=kill_when_asked)
+    killer.start()
+    gate.run("touch killed.txt")
+    killer.join()
+    assert not gate.ran("killed.txt")
+
+
+@pytest.mark.parametrize("gate", MAIN, indirect=True)
+def test_an_instance_that_hangs_runs_nothing(gate: Gate) -> None:
+    gate.start()
+    gate.kill(signal.SIGSTOP)
+    gate.run("touch allowed.txt")
+    gate.kill(signal.SIGCONT)
+    assert not gate.ran("allowed.txt")
+
+
+@pytest.mark.parametrize("gate", [*MAIN, "kimi-command"], indirect=True)
+def test_garbage_in_the_place_of_an_answer_runs_nothing(gate: Gate) -> None:
+    with impostor(gate, GARBAGE):
+        gate.run("touch allowed1.txt", "touch allowed2.txt", "touch allowed3.txt")
+    assert not list(gate.workspace.glob("allowed*"))
+
+
+@pytest.mark.parametrize("gate", [*MAIN[1:], "kimi-command"], indirect=True)
+def test_a_hook_that_dies_or_is_gone_runs_nothing(gate: Gate) -> None:
+    gate.start()
+    assert gate.settings
+    script = gate.home / "hooks" / gate.agent / "hook"
+    script.write_text(DYING)
+    gate.run("touch allowed1.txt", "touch allowed2.txt", "touch allowed3.txt")
+    script.unlink()
+    gate.run("touch allowed4.txt")
+    assert not list(gate.workspace.glob("allowed*"))
+
+
+@pytest.mark.parametrize("rewriting", MAIN[:3], indirect=True)
+def test_a_rewritten_command_runs_in_our_sandbox_and_only_once(rewriting: Gate) -> None:
+    gate = rewriting
+    gate.start()
+    command = f"touch inside.txt; touch {gate.agent_home}/outside.txt; exit 7"
+    with gate.answering("allow") as asked:
+        outcome = gate.run(command)
+    assert gate.ran("inside.txt")
+    assert not (gate.agent_home / "outside.txt").exists()
+    assert "7" in outcome.told
+    assert asked[0]["sandbox"] == "workspace"
+    assert gate.record_of("inside.txt")["sandbox"] == "workspace"
+
+
+@pytest.mark.parametrize(
+    ("gate", "tool"),
+    [("claude-http", "Write"), ("gemini-command", "write_file")],
+    indirect=["gate"],
+)
+def test_an_edit_is_asked_about_recorded_and_can_be_undone(gate: Gate, tool: str) -> None:
+    gate.start()
+    path = gate.workspace / "note.txt"
+    step = Step(tool, {"file_path": str(path), "content": "from the agent"})
+    with gate.answering("allow") as asked:
+        gate.run(steps=[step])
+    assert path.read_text().strip() == "from the agent"
+    assert asked[0]["tool"] == "write_file"
+    record = gate.record_of("from the agent")
+    path_of = f"/v1/sessions/{record['session']}/undo"
+    undone = gate.request("POST", path_of, {"call": record["call_id"], "confirmed": True})
+    assert undone["ok"], undone
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("gate", ["codex-command"], indirect=True)
+def test_codex_says_whether_it_trusts_the_hook(gate: Gate) -> None:
+    gate.start()
+    gate.run("touch allowed.txt")
+    mark = str(gate.home / "hooks/codex")
+    hooks = gate.agent_home / ".codex/hooks.json"
+    program, workspace = str(PROGRAMS["codex"]), str(gate.workspace)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CODEX_HOME", str(hooks.parent))
+        assert set(codex_hooks.trust_status(program, workspace, mark)) == {"trusted"}
+        hooks.write_text(hooks.read_text().replace(": 18", ": 19"))
+        assert set(codex_hooks.trust_status(program, workspace, mark)) != {"trusted"}

@@ -1,0 +1,174 @@
+"""`callgate hook install` and `remove` edit an agent's settings, and lose nothing of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from callgate.cli.errors import CliError
+from callgate.cli.hooks import editing, scripts
+from callgate.cli.main import main
+from callgate.config.agents.settings_files import AGENTS, user_file
+from callgate.protocol.hooks import dialects
+
+JSON_AGENTS = ("claude", "codex", "gemini", "qwen", "cursor")
+COMMENTED = """\
+{
+  // my own
+  "model": "x", /* kept */
+  "hooks": {
+    "Other": [{"hooks": []}],
+  },
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CALLGATE_HOME", str(tmp_path / "gate"))
+    return tmp_path
+
+
+def call(*words: str) -> int:
+    return main(["hook", *words])
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_an_installation_is_undone_to_the_byte(agent: str) -> None:
+    path = Path(user_file(agent))
+    assert call("install", agent) == 0
+    assert editing.entries(agent, path.read_text(), os.environ["CALLGATE_HOME"])
+    assert call("install", agent) == 0  # idempotent
+    assert call("remove", agent) == 0
+    assert not path.exists()
+    assert not Path(os.environ["CALLGATE_HOME"], "hooks", agent).exists()  # nor its token
+
+
+@pytest.mark.parametrize("agent", JSON_AGENTS)
+@pytest.mark.parametrize("before", [COMMENTED, '{"a":1}', "{}", '{\n\t"hooks": {}\n}\n'])
+def test_what_stands_there_is_kept_and_comes_back(agent: str, before: str) -> None:
+    path = Path(user_file(agent))
+    path.parent.mkdir(parents=True)
+    path.write_text(before)
+    path.chmod(0o640)
+    call("install", agent)
+    after = path.read_text()
+    assert editing.entries(agent, after, os.environ["CALLGATE_HOME"])
+    assert "my own" in after or "my own" not in before
+    assert path.stat().st_mode & 0o777 == 0o640
+    call("remove", agent)
+    assert path.read_text() == before
+
+
+def test_a_file_that_was_changed_since_keeps_the_change() -> None:
+    path = Path(user_file("claude"))
+    path.parent.mkdir(parents=True)
+    path.write_text(COMMENTED)
+    call("install", "claude")
+    path.write_text(path.read_text().replace('"model": "x"', '"model": "y"'))
+    call("remove", "claude")
+    text = path.read_text()
+    assert '"model": "y"' in text
+    assert "// my own" in text
+    assert "callgate" not in text
+
+
+@pytest.mark.parametrize("agent", ["vibe", "kimi"])
+def test_toml_is_appended_to_and_restored(agent: str) -> None:
+    path = Path(user_file(agent))
+    path.parent.mkdir(parents=True)
+    path.write_text("# mine\nx = 1")
+    call("install", agent)
+    assert len(tomllib.loads(path.read_text())["hooks"]) == 2
+    path.write_text(path.read_text() + "[more]\n")
+    call("remove", agent)
+    assert path.read_text() == "# mine\nx = 1\n[more]\n"
+
+
+def test_settings_that_cannot_be_read_are_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(user_file("claude"))
+    path.parent.mkdir(parents=True)
+    for text in ('{"hooks": [}', '{"hooks": 3}', "[]"):
+        path.write_text(text)
+        assert call("install", "claude") == 2
+        assert path.read_text() == text
+    assert "claude" in capsys.readouterr().err
+
+
+def test_a_dry_run_shows_the_change_and_makes_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("install", "gemini", "--dry-run", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert "BeforeTool" in shown["diff"]
+    assert not Path(user_file("gemini")).exists()
+    assert not Path(os.environ["CALLGATE_HOME"], "hooks").exists()
+
+
+def test_a_project_has_hooks_of_its_own_where_the_agent_reads_them(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    assert call("install", "claude", "--project", "--workspace", str(project)) == 0
+    text = (project / ".claude/settings.local.json").read_text()
+    assert "Bearer" not in text
+    assert call("install", "claude", "--project", "--form", "http") == 2
+    assert call("install", "codex", "--project", "--workspace", str(project)) == 2
+
+
+def test_the_hook_of_claude_blocks_when_it_fails() -> None:
+    for form in ("http", "command"):
+        call("install", "claude", "--form", form)
+        settings = json.loads(Path(user_file("claude")).read_text())
+        (entry,) = settings["hooks"]["PreToolUse"]
+        assert entry["hooks"][0]["type"] == form
+        assert entry["hooks"][0]["onFailure"] == "block"
+
+
+def test_status_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    call("install", "vibe")
+    capsys.readouterr()
+    assert call("status", "vibe", "--json") == 1
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["installed"], found["answered"], found["guarded"]) == (True, False, False)
+    assert found["fails_open"]
+
+
+def test_an_unknown_agent_is_an_error() -> None:
+    assert call("install", "nobody") == 2
+    with pytest.raises(CliError):
+        editing.with_hook("kimi", "/h", 'hooks = "x"\n', 1.0)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_hook_without_an_instance_refuses_in_the_agents_form(agent: str, tmp_path: Path) -> None:
+    home = str(tmp_path / "gate")
+    scripts.write_scripts(home, agent, 1.0)
+    script = os.path.join(home, "hooks", agent, "hook")
+    done = subprocess.run([script, "pre"], input=b"{}", capture_output=True, check=False)
+    reason = "No callgate instance runs: start one with callgate serve --detach."
+    assert done.returncode == 0
+    assert done.stdout == dialects.refusal(agent, reason)
+    after = subprocess.run([script, "post"], input=b"{}", capture_output=True, check=False)
+    assert (after.returncode, after.stdout) == (0, b"")
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("breaking", ["missing", "no client", "killed"])
+def test_a_broken_hook_refuses_in_the_agents_form(agent: str, breaking: str, tmp_path: Path) -> None:
+    home = str(tmp_path / "gate")
+    scripts.write_scripts(home, agent, 1.0)
+    script = Path(home, "hooks", agent, "hook")
+    if breaking == "missing":
+        script.unlink()
+    elif breaking == "no client":
+        script.write_text(script.read_text().replace("hook_client.py", "gone.py"))
+    else:
+        script.write_text("#!/bin/sh\nkill -9 $$\n")
+    command = scripts.command(home, agent, "pre")
+    done = subprocess.run(["sh", "-c", command], input=b"{}", capture_output=True, check=False)
+    assert done.returncode == 0
+    assert done.stdout == dialects.refusal(agent, scripts.SILENT)

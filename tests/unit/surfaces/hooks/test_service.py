@@ -1,0 +1,297 @@
+"""What an agent's hook submits is judged, asked about and recorded as a call of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from callgate.config.home import Home
+from callgate.core.sessions import Mode
+from callgate.dispatch.permission.confirmations import Answer
+from callgate.instance.agent_hooks import AgentHooks
+from callgate.instance.directories import ServedDirectories
+from callgate.policy.rules import Outcome
+from callgate.surfaces.draining import Draining
+from callgate.surfaces.hooks.service import UNAPPROVED, HookService
+from callgate.wiring.runtime import Wired
+
+RULES = """
+[hooks]
+wait_s = 20.0
+tools = { Known = "read" }
+[[policy.rules]]
+decision = "allow"
+tool = "shell"
+command = "touch ok*"
+[[policy.rules]]
+decision = "deny"
+tool = "shell"
+command = "touch no*"
+"""
+
+
+class Agent:
+    """One agent, as its hook speaks."""
+
+    def __init__(self, wired: Wired, hooks: AgentHooks, workspace: Path, home: Path) -> None:
+        self.wired, self.hooks, self.workspace, self.home = wired, hooks, workspace, home
+        self.number = 0
+
+    @property
+    def service(self) -> HookService:
+        return self.hooks.service
+
+    def event(self, tool: str, phase: str = "PreToolUse", id: str = "1", **input: Any) -> bytes:
+        return json.dumps({
+            "session_id": "s", "cwd": str(self.workspace), "hook_event_name": phase,
+            "tool_name": tool, "tool_input": input, "tool_use_id": id, "tool_response": "done",
+        }).encode()  # fmt: skip
+
+    async def before(self, tool: str, id: str = "1", *, agent: str = "claude", **input: Any) -> Any:
+        answer = json.loads(await self.service.submit(agent, self.event(tool, id=id, **input)))
+        return answer["hookSpecificOutput"]
+
+    async def after(self, tool: str, id: str = "1", *, agent: str = "claude", **input: Any) -> None:
+        await self.service.submit(agent, self.event(tool, "PostToolUse", id, **input))
+
+    async def records(self, count: int) -> list[dict[str, Any]]:
+        """The audit lines, once there are so many."""
+        path = self.home / "audit.jsonl"
+        async with asyncio.timeout(10):
+            while True:
+                text = path.read_text() if path.exists() else ""
+                lines = [json.loads(line) for line in text.splitlines()]
+                found = [line for line in lines if "tool" in line]
+                if len(found) >= count:
+                    return found
+                await asyncio.sleep(0.01)
+
+    async def answered(self, decision: Outcome, **more: Any) -> Any:
+        """Answer the question that is open next."""
+        async with asyncio.timeout(10):
+            while not (found := await self.wired.runtime.open_confirmations()):
+                await asyncio.sleep(0.01)
+        await self.wired.runtime.answer(found[0].id, Answer(decision=decision, **more))
+        return found[0]
+
+
+NewAgent = Callable[..., Agent]
+
+
+@pytest_asyncio.fixture
+async def agent(tmp_path: Path) -> AsyncIterator[Agent]:
+    (tmp_path / "work").mkdir()
+    home = Home(str(tmp_path / "home"))
+    home.make()
+    (tmp_path / "home/settings.toml").write_text(RULES)
+    wired = Wired(home)
+    wired.register_built_in()
+    directories = ServedDirectories(wired, [str(tmp_path / "work")], Mode.ASK)
+    hooks = AgentHooks(wired, directories, Draining())
+    yield Agent(wired, hooks, tmp_path / "work", tmp_path / "home")
+    await hooks.close()
+    await wired.close()
+
+
+def rewrite_settings(agent: Agent, **changes: str) -> None:
+    text = RULES
+    for key, value in changes.items():
+        text = text.replace("[hooks]\n", f"[hooks]\n{key} = {value}\n").replace(
+            "wait_s = 20.0\n", "" if key == "wait_s" else "wait_s = 20.0\n"
+        )
+    (agent.home / "settings.toml").write_text(text)
+
+
+async def test_an_allowed_call_begins_with_its_hook_and_ends_with_its_report(agent: Agent) -> None:
+    assert (await agent.before("Bash", command="touch ok"))["permissionDecision"] == "allow"
+    assert len(agent.wired.runtime.in_flight()) == 1
+    await agent.after("Bash", command="touch ok")
+    (record,) = await agent.records(1)
+    assert (record["tool"], record["decision"], record["result"]) == ("shell", "allow", "done")
+    assert record["scope"] == {"agent": "claude", "agent_tool": "Bash"}
+    assert record["sandbox"] == "the agent's own process, outside the sandbox"
+
+
+async def test_a_denied_call_is_refused_with_the_reason_and_recorded_once(agent: Agent) -> None:
+    answer = await agent.before("Bash", command="touch no")
+    assert answer["permissionDecision"] == "deny"
+    assert "rule" in answer["permissionDecisionReason"]
+    (record,) = await agent.records(1)
+    assert record["decision"] == "deny"
+
+
+async def test_a_person_is_asked_while_the_hook_waits(agent: Agent) -> None:
+    asking = asyncio.create_task(agent.before("Bash", command="rm x"))
+    question = await agent.answered(Outcome.ALLOW)
+    assert question.sandbox == "the agent's own process, outside the sandbox"
+    assert (await asking)["permissionDecision"] == "allow"
+
+
+async def test_a_hook_that_goes_away_takes_its_question_along(agent: Agent) -> None:
+    gone = asyncio.Event()
+    event = agent.event("Bash", command="rm x")
+    asking = asyncio.create_task(agent.service.submit("claude", event, gone.wait()))
+    async with asyncio.timeout(10):
+        while not await agent.wired.runtime.open_confirmations():
+            await asyncio.sleep(0.01)
+    gone.set()
+    assert b'"deny"' in await asking
+    async with asyncio.timeout(10):
+        while await agent.wired.runtime.open_confirmations():
+            await asyncio.sleep(0.01)
+
+
+async def test_what_nobody_answers_is_refused_in_time(agent: Agent) -> None:
+    rewrite_settings(agent, wait_s="0.2")
+    answer = await agent.before("Bash", command="rm x")
+    assert "Nobody answered within 0.2 s" in answer["permissionDecisionReason"]
+    (record,) = await agent.records(1)
+    assert record["error_class"] == "confirmation_timeout"
+
+
+async def test_mode_read_refuses_what_the_agent_runs_itself(agent: Agent) -> None:
+    agent.hooks._directories.mode = Mode.READ
+    assert (await agent.before("Bash", command="touch ok"))["permissionDecision"] == "deny"
+    reading = await agent.before("Read", id="2", file_path=str(agent.workspace / "a"))
+    assert reading["permissionDecision"] == "allow"
+
+
+async def test_an_answer_for_sandboxed_commands_does_not_cover_the_agents_own(agent: Agent) -> None:
+    rewrite_settings(agent, shell='"sandbox"')
+    asking = asyncio.create_task(agent.before("Bash", command="rm x"))
+    from callgate.dispatch.permission.confirmations import Scope  # noqa: PLC0415
+
+    await agent.answered(Outcome.ALLOW, scope=Scope.SESSION)
+    assert "/run " in (await asking)["updatedInput"]["command"]
+    rewrite_settings(agent, shell='"agent"')
+    asking = asyncio.create_task(agent.before("Bash", id="2", command="rm y"))
+    await agent.answered(Outcome.DENY)
+    assert (await asking)["permissionDecision"] == "deny"
+
+
+async def test_rules_about_paths_that_cannot_bind_a_command_ask_about_it(agent: Agent) -> None:
+    rule = '[[policy.rules]]\ndecision = "deny"\npath = "secret/**"\n'
+    (agent.home / "settings.toml").write_text(RULES + rule)
+    asking = asyncio.create_task(agent.before("Bash", command="touch ok"))
+    question = await agent.answered(Outcome.DENY)
+    assert "paths" in question.why
+    await asking
+
+
+async def test_an_edit_outside_the_workspace_is_refused(agent: Agent) -> None:
+    answer = await agent.before("Write", file_path="/etc/x", content="y")
+    assert answer["permissionDecision"] == "deny"
+
+
+async def test_an_edit_can_be_undone(agent: Agent) -> None:
+    path = agent.workspace / "a.txt"
+    path.write_text("old")
+    input = {"file_path": str(path), "old_string": "old", "new_string": "new"}
+    asking = asyncio.create_task(agent.before("Edit", **input))
+    question = await agent.answered(Outcome.ALLOW)
+    assert "-old" in question.preview
+    await asking
+    path.write_text("new")
+    await agent.after("Edit", **input)
+    (record,) = await agent.records(1)
+    from callgate.workspace.undo.history import History  # noqa: PLC0415
+
+    changes = History(str(agent.home / "undo")).of_call(record["call_id"]).changes
+    assert [change.path.decode() for change in changes] == [str(path)]
+
+
+async def test_an_agent_that_acts_without_permission_is_on_record(agent: Agent) -> None:
+    await agent.before("Bash", command="touch no")
+    await agent.after("Bash", command="touch no")
+    await agent.after("Bash", id="9", command="touch unasked")
+    _, ignored, unasked = await agent.records(3)
+    assert (ignored["reason"], unasked["reason"]) == (UNAPPROVED, UNAPPROVED)
+    assert "although it was refused" in ignored["result"]
+    assert "without asking" in unasked["result"]
+
+
+async def test_two_hooks_of_one_call_are_one_call(agent: Agent) -> None:
+    def event(tool: str) -> bytes:
+        name = "preToolUse" if tool == "Shell" else "PreToolUse"
+        return json.dumps({
+            "conversation_id": "c", "cwd": str(agent.workspace), "hook_event_name": name,
+            "tool_name": tool, "tool_input": {"command": "touch ok"}, "cursor_version": "3",
+        }).encode()  # fmt: skip
+
+    first = await agent.service.submit("cursor", event("Shell"))
+    second = await agent.service.submit("claude", event("Bash"))
+    assert json.loads(first) == {"permission": "allow"}
+    assert json.loads(second)["hookSpecificOutput"]["permissionDecision"] == "allow"
+    assert len(agent.wired.runtime.in_flight()) == 1
+
+
+async def test_an_id_that_is_used_again_for_another_call_gets_no_permission(agent: Agent) -> None:
+    assert (await agent.before("Bash", command="touch ok"))["permissionDecision"] == "allow"
+    again = await agent.before("Bash", command="touch ok")
+    assert again["permissionDecision"] == "allow"
+    other = await agent.before("Bash", command="rm -rf ok")
+    assert other["permissionDecision"] == "deny"
+
+
+async def test_a_refusal_is_shared_too(agent: Agent) -> None:
+    first = asyncio.create_task(agent.before("Bash", command="rm x"))
+    second = asyncio.create_task(agent.before("Bash", command="rm x"))
+    await agent.answered(Outcome.DENY)
+    decisions = [(await each)["permissionDecision"] for each in (first, second)]
+    assert decisions == ["deny", "deny"]
+    assert len(await agent.records(1)) == 1
+
+
+async def test_a_changed_answer_runs_where_the_agent_takes_it_and_is_refused_elsewhere(
+    agent: Agent,
+) -> None:
+    asking = asyncio.create_task(agent.before("Bash", command="rm x"))
+    await agent.answered(Outcome.ALLOW, arguments={"command": "rm y"})
+    assert (await asking)["updatedInput"]["command"] == "rm y"
+    asking = asyncio.create_task(agent.before("Bash", id="2", agent="qwen", command="rm x"))
+    await agent.answered(Outcome.ALLOW, arguments={"command": "rm y"})
+    assert (await asking)["permissionDecision"] == "deny"
+
+
+async def test_what_codex_may_run_cannot_be_typed_into(agent: Agent) -> None:
+    answer = await agent.before("Bash", agent="codex", command="touch ok")
+    assert answer["updatedInput"]["command"] == "exec </dev/null\ntouch ok"
+    answer = await agent.before("Bash", id="2", agent="codex", command="bash")
+    assert answer["permissionDecision"] == "deny"
+
+
+async def test_a_ticket_runs_its_command_in_the_sandbox_once(agent: Agent) -> None:
+    rewrite_settings(agent, shell='"sandbox"')
+    answer = await agent.before("Bash", command="touch ok1")
+    ticket = answer["updatedInput"]["command"].split()[-1]
+    done = await agent.service.tickets.redeem(ticket)
+    assert done is not None
+    assert (agent.workspace / "ok1").exists()
+    assert await agent.service.tickets.redeem(ticket) is None
+    assert await agent.service.tickets.redeem("other") is None
+
+
+async def test_a_declared_tool_is_judged_by_its_class_and_an_unknown_one_asks(agent: Agent) -> None:
+    known = await agent.before("Known", a=1)
+    assert known["permissionDecision"] == "allow"
+    asking = asyncio.create_task(agent.before("mcp__x__y", id="2", a=1))
+    question = await agent.answered(Outcome.DENY)
+    assert (question.tool, question.arguments["name"]) == ("agent_execute", "mcp__x__y")
+    await asking
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"{}", b'{"hook_event_name": "New"}', b"[" * 9999])
+async def test_what_cannot_be_read_is_refused(agent: Agent, data: bytes) -> None:
+    assert b'"deny"' in await agent.service.submit("claude", data)
+
+
+async def test_a_directory_that_is_not_served_is_refused(agent: Agent) -> None:
+    agent.workspace = Path("/")
+    answer = await agent.before("Bash", command="touch ok")
+    assert "not served" in answer["permissionDecisionReason"]
