@@ -12,7 +12,7 @@ from callgate.core.clients import Client
 from callgate.core.ids import call_id
 from callgate.core.sessions import Session
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # whoever runs a call has it loaded
     from callgate.core.text.traces import TraceContext
     from callgate.core.tools import ToolFactory
 

@@ -27,7 +27,7 @@ from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.task_sets import start_task
 from callgate.dispatch.call_files import CallFiles, Policies
 from callgate.dispatch.command_rules import CommandRules
-from callgate.dispatch.commands.sandboxes import BY_AGENT, Sandbox, elsewhere
+from callgate.dispatch.commands.sandboxes import BY_AGENT, Sandbox, by_agent_in
 from callgate.dispatch.environments import Environments
 from callgate.dispatch.running import RunningCall
 from callgate.dispatch.subjects import Subject, question
@@ -105,7 +105,7 @@ class Confinement:
         if not tool.definition.sandboxed or (self._sandbox is None and not by_agent):
             return subject
         if call.runner is not None and call.runner.place is not None:
-            return Subject(tool, subject.checked, (), elsewhere(call.runner.place))
+            return Subject(tool, subject.checked, (), by_agent_in(call.runner.place))
         if by_agent or self._sandbox is None:
             return Subject(tool, subject.checked, (), BY_AGENT)
         enclosure = self._sandbox.enclosure(

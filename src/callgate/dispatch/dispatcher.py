@@ -160,6 +160,7 @@ class ToolDispatcher:
             plan = self._plans.find(call)
             tool = plan.tool if performer is None else performer.take(plan.tool)
             by_agent = performer is not None and performer.by_agent
+            by_agent |= call.runner is not None and call.runner.place is not None
             timeout_s = plan.timeout_s if call.timeout_s is None else plan.time_limit(call)
             if tool.definition.sandboxed and call.session.pool is None:
                 await self.confinement.ready()
@@ -197,8 +198,8 @@ class ToolDispatcher:
                     self._flows.answered(call, answer.arguments)
             if tool.has_effects:
                 journal.ensure_recordable()
-            # Whoever runs it elsewhere may wait for no slot of ours, and may never tell its end.
-            takes_slot = call.runner.takes_slot if call.runner is not None else not by_agent
+            # An agent that runs it itself waits for no slot of ours, and may never tell its end.
+            takes_slot = not by_agent and (call.runner is None or call.runner.takes_slot)
             ticket = self._lanes.enter(running, tool) if takes_slot else None
             if ticket is not None:
                 await self._wait_in_lane(ticket, running, subject, decision)

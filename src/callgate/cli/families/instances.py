@@ -196,6 +196,14 @@ COMMANDS: Mapping[str, Command] = {
         "An editor starts it, and speaks the Agent Client Protocol with it. --print-config says\n"
         "what to write into the editor's settings.",
     ),
+    "acp-proxy": Command(
+        "put the gate before any ACP agent, for an editor",
+        "-- AGENT ...",
+        _acp_proxy,
+        "An editor starts it in place of AGENT, which runs in the sandbox; its files, terminals\n"
+        "and questions are judged by the policy, recorded, and asked about in the editor or\n"
+        "elsewhere. Options given here are added to [acp.proxy] of the settings.",
+    ),
     "hook install": Command(
         "put the calls of an agent behind the gate",
         _AGENT,
@@ -234,14 +242,6 @@ COMMANDS: Mapping[str, Command] = {
         _sandbox,
         "The workspace is writable; callgate's home is masked. An agent that callgate knows gets\n"
         "its hooks for this run. [hooks] and [sandbox] in the settings say what it reaches.",
-    ),
-    "acp-proxy": Command(
-        "put the gate before any ACP agent, for an editor",
-        "-- AGENT ...",
-        _acp_proxy,
-        "An editor starts it in place of AGENT, which runs in the sandbox; its files, terminals\n"
-        "and questions are judged by the policy, recorded, and asked about in the editor or\n"
-        "elsewhere. Options given here are added to [acp.proxy] of the settings.",
     ),
     "mcp serve": Command(
         "offer the tools to an MCP client, over stdin and stdout",

@@ -72,7 +72,7 @@ class Enclosure(msgspec.Struct, frozen=True):
     """They run in a terminal of the session's client: nothing of ours is around them."""
     by_agent: bool = False
     """An agent of somebody else runs them itself, and has asked before: as in such a terminal."""
-    place: str = "the editor's terminal, outside the sandbox"
+    place: str = "the agent's own process, outside the sandbox"
     """Where that is."""
 
     @property
@@ -83,9 +83,9 @@ class Enclosure(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         if self.by_agent:
-            return "the agent's own process, outside the sandbox"
-        if self.delegated:
             return self.place
+        if self.delegated:
+            return "the editor's terminal, outside the sandbox"
         if self.profile is None:
             return "off"
         if self.profile is Profile.WORKSPACE and self.network is Network.HOSTS:
@@ -102,10 +102,9 @@ DELEGATED = Enclosure(None, Network.ALL, delegated=True)
 BY_AGENT = Enclosure(None, Network.ALL, delegated=True, by_agent=True)
 
 
-def elsewhere(place: str) -> Enclosure:
-    """Around commands that somebody else runs: judged as in a terminal of the client, and so
-    never in mode read."""
-    return Enclosure(None, Network.ALL, delegated=True, place=place)
+def by_agent_in(place: str) -> Enclosure:
+    """The same where it is known what is around the agent."""
+    return Enclosure(None, Network.ALL, delegated=True, by_agent=True, place=place)
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
