@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
 
 from callgate.core.calls import CallerKind, ToolCall
-from callgate.core.effects import SideEffects
 from callgate.core.errors import (
     ConfirmationTimeout,
     ToolCancelled,
@@ -17,12 +15,10 @@ from callgate.core.errors import (
     ToolUserDenied,
 )
 from callgate.core.events import EFFECT_MISMATCH
-from callgate.core.ids import ulid
 from callgate.core.sessions import Mode
 from callgate.core.stored import ConfirmationState
 from callgate.core.task_sets import start_task
 from callgate.core.tools import Preview
-from callgate.dispatch.clients import this_process
 from callgate.dispatch.journal import Journal
 from callgate.dispatch.permission.asking import Confirmations, Hash
 from callgate.dispatch.permission.confirmations import Answer, Closed, Confirmation, Scope
@@ -38,10 +34,7 @@ from callgate.policy.decide import (
     ask_because_repaired,
     guard,
 )
-from callgate.policy.provenance.sources import lines_for_person
 from callgate.policy.rules import Outcome
-from callgate.redaction.summaries import summarize
-from callgate.redaction.texts import redact
 
 _REMEMBERED = frozenset({Scope.SESSION, Scope.DESTINATION})
 
@@ -287,49 +280,16 @@ def _confirmation(
     authority: Authority,
     preview: Preview | None,
 ) -> Confirmation:
-    tool, checked = subject.tool, subject.checked
-    command = checked.arguments.get("command")
-    writes = tool.effect is SideEffects.WRITE
-    traces = authority.flows.traces(call, subject)
-    return Confirmation(
-        id=ulid(),
-        event_id=ulid(),
-        call_id=call.id,
-        tool_use_id=call.shown_id,
-        session_id=call.session.id,
-        turn_id=call.turn_id,
-        tool=tool.name,
-        side_effects=tool.effect,
-        destructive=tool.destructive,
-        arguments=checked.arguments,
-        arguments_sha256=checked.sha256,
-        workspace=call.session.workspace,
-        why=_why(call, subject, decision),
-        caller=CallerKind(call.caller),
-        client=call.client or call.session.client or this_process(),
-        always_ask=tool.definition.always_ask or decision.counts_once,
-        sandbox=None if subject.enclosure is None else str(subject.enclosure),
-        input_summary=summarize(checked.arguments),
-        preview=None if preview is None else preview.text,
-        preview_is_ours=tool.definition.source == "builtin",
-        diffs=() if preview is None else preview.diffs,
-        projected_modifications=tuple(
-            resolved.relative for resolved in subject.resolved_paths if writes
-        ),
-        command_summary=summarize(redact(command)) if isinstance(command, str) else None,
-        provenance=traces,
-        provenance_lines=lines_for_person(traces),
-        destinations=_destinations(call, subject, authority),
-        expires_at=time.time() + _answer_s(call, authority.confirmations),
+    from callgate.dispatch.permission.question_building import (  # lazy: to ask a person  # noqa: PLC0415
+        build_question,
     )
 
-
-def _why(call: ToolCall, subject: Subject, decision: Decision) -> str:
-    sentences = [decision.sentence]
-    if subject.widened and decision.reason != "network":
-        sentences.append("It needs the network.")
-    if decision.counts_once:
-        sentences.append("The answer counts for this call alone.")
-    elif call.session.is_worker:
-        sentences.append("A sub-agent asks; the answer counts for this call alone.")
-    return " ".join(sentences)
+    return build_question(
+        call,
+        subject,
+        decision,
+        traces=authority.flows.traces(call, subject),
+        destinations=_destinations(call, subject, authority),
+        preview=preview,
+        answer_s=_answer_s(call, authority.confirmations),
+    )
