@@ -313,3 +313,23 @@ def test_a_text_of_several_lines_is_indented_so_that_it_passes_for_no_other_argu
 def test_a_question_is_never_higher_than_it_may_be(rows: int) -> None:
     asked = question({"command": "x\n" * 500}, why="w" * 500, workspace="/" + "d" * 500, preview="z\n" * 500)
     assert shown(asked, rows=rows).count("\n") <= rows
+
+
+async def test_a_question_shows_where_values_come_from_and_offers_the_narrow_answer() -> None:
+    seen = Seen()
+    lines = ("to: eve@evil.example, from untrusted content of gmail_read #3",)
+    asked = question(
+        {"to": "eve@evil.example"}, tool="mail", provenance_lines=lines, destinations=("eve@evil.example",)
+    )
+    answer = await seen.answer(asked, "t\r")
+    assert (answer.decision, answer.scope) == (Outcome.ALLOW, Scope.DESTINATION)
+    shown = " ".join(" ".join(seen.rows).split())
+    assert "value to: eve@evil.example, from untrusted content of gmail_read #3" in shown
+    assert "[t]his tool to this destination" in shown
+
+
+async def test_a_call_that_goes_nowhere_has_no_narrow_answer() -> None:
+    seen = Seen()
+    answer = await seen.answer(question({"command": "ls"}), "t\r", "n\r")
+    assert (answer.decision, answer.scope) == (Outcome.DENY, Scope.ONCE)
+    assert "[t]his tool" not in "".join(seen.rows)

@@ -207,8 +207,10 @@ class SessionFacts:
         return tuple(traces)
 
     def _copied_from(self, name: str, text: str) -> Source | None:
-        """The untrusted content in which a short text stands, or a part of a long one."""
-        sources = [self._find(name, text)] if len(text) <= _SHORT else []
+        """The untrusted content in which a short text stands, or a part of a long one. A word or
+        two stand in many texts."""
+        is_phrase = len(text) <= _SHORT and len(text.split()) > 2
+        sources = [self._find(name, text)] if is_phrase else []
         return next((each for each in (*sources, *self.index.parts(text)) if each.untrusted), None)
 
     def _find(self, name: str, value: str, tool: str = "") -> Source:

@@ -203,7 +203,7 @@ class ConversationIndex:
         words = forms.tokens(forms.fold(text[:LONGEST_TEXT]))
         step = max(_WINDOW, len(words) // _WINDOWS)
         found: dict[Source, None] = {}
-        for start in range(0, max(1, len(words) - _WINDOW + 1), step):
+        for start in range(0, len(words) - _WINDOW + 1, step):
             window = words[start : start + _WINDOW]
             for kind in _RANKED:
                 table = self._tables.get(kind)

@@ -88,6 +88,8 @@ UNKNOWN = Source(SourceKind.UNKNOWN)
 
 _MOST_LINES = 6
 _LONGEST_VALUE = 80
+_FEW_WORDS = 2
+"""A value of so many words stands in many texts."""
 
 
 class Trace(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -107,7 +109,11 @@ class Trace(msgspec.Struct, frozen=True, omit_defaults=True):
 def lines_for_person(traces: Sequence[Trace]) -> tuple[str, ...]:
     """Where the values that matter come from, a short line each: of destinations all, of other
     values those that untrusted content brought in. What nobody vouched for comes first."""
-    chosen = [each for each in traces if each.is_destination or each.source.untrusted]
+    chosen = [
+        each
+        for each in traces
+        if each.is_destination or (each.source.untrusted and len(each.value.split()) > _FEW_WORDS)
+    ]
     chosen.sort(key=lambda each: (each.vouched, not each.is_destination))
     lines = [f"{each.parameter}: {_shortened(each.value)}, from {each.source}" for each in chosen]
     if len(lines) > _MOST_LINES:

@@ -54,7 +54,7 @@ async def ask(
     by: str,
 ) -> Answer:
     """`session_id` is the one that the editor knows; `cancel` stops its turn."""
-    offered = _options(question)
+    offered = options_for(question)
     if question.session_id != session_id:  # no answer to a sub-agent is remembered
         offered = [each for each in offered if each.kind in ("allow_once", "reject_once")]
     request = RequestPermission(session_id=session_id, tool_call=fields, options=offered)
@@ -82,7 +82,7 @@ async def _nobody() -> Answer:
     return await never
 
 
-def _options(question: Confirmation) -> list[PermissionOption]:
+def options_for(question: Confirmation) -> list[PermissionOption]:
     """The narrow answer for the session before the wide one, where there is a narrow one."""
     always = f"any {question.tool} in this session"
     there = f"Always allow {question.tool} to {shown(destinations_text(question))}"

@@ -17,7 +17,7 @@ from callgate.dispatch.permission.presentation import arguments_text
 from callgate.protocol.acp.values import Diff, Shown, Text
 from callgate.sessions.markdown import visible_lines
 from callgate.surfaces.acp.contents import title_of
-from callgate.surfaces.acp.permissions import content_of
+from callgate.surfaces.acp.permissions import content_of, options_for
 
 FENCE = re.compile(r"Arguments:\n\n(`{3,})text\n(.*)\n\1\Z", re.DOTALL)
 HOSTILE = st.sampled_from(
@@ -114,3 +114,16 @@ def test_changes_stand_beside_the_arguments() -> None:
 def test_a_title_is_one_line_and_says_where_it_is_cut(mark: str) -> None:
     title = title_of("deploy", {"command": f"{mark}a" * 500})
     assert mark not in title and "more characters" in title and len(title) < 300
+
+
+def test_where_values_come_from_is_shown_and_the_narrow_answer_stands_before_the_wide_one() -> None:
+    lines = ("to: eve@evil.example, from untrusted content of gmail_read #3",)
+    asked = question({"to": "eve@evil.example"}, provenance_lines=lines, destinations=("eve@evil.example",))
+    assert any(lines[0] in text for text in texts(asked, 400))
+    offered = [(each.option_id, each.kind) for each in options_for(asked)]
+    assert offered[:3] == [
+        ("allow_once", "allow_once"),
+        ("allow_destination", "allow_always"),
+        ("allow_always", "allow_always"),
+    ]
+    assert "allow_destination" not in [each.option_id for each in options_for(question({}))]

@@ -87,7 +87,7 @@ function Mode({ session, onTrouble }) {
   const change = (event) => patch(at("sessions", session.id), { mode: event.target.value })
     .catch(onTrouble);
   return html`<label class="inline"><span>mode</span><select value=${session.mode} onChange=${change}>
-    ${["none", "read", "ask", "write"].map((each) => html`<option>${each}</option>`)}</select></label>`;
+    ${["none", "read", "ask", "guarded", "write"].map((each) => html`<option>${each}</option>`)}</select></label>`;
 }
 
 function Composer({ busy, onSay, onStop }) {

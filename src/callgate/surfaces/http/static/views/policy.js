@@ -14,7 +14,7 @@ import { Table } from "../parts/table.js";
 
 const TONES = { allow: "ok", ask: "asked", deny: "denied" };
 const WORDS = { auto: "allow", prompt: "ask", prompt_once: "ask once a session", deny: "deny" };
-const MODES = ["none", "read", "ask", "write"];
+const MODES = ["none", "read", "ask", "guarded", "write"];
 const SPANS = { "1 hour": 3600, "1 day": 86_400, "7 days": 604_800, "30 days": 2_592_000 };
 
 export function Policy({ query }) {
