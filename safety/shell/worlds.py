@@ -42,11 +42,11 @@ class ShellWorld:
         arguments = call.arguments
         try:
             if call.tool == "shell":
-                return run_command(["bash", "-c", arguments["command"]], self.place)
+                return run_command(["bash", "-c", str(arguments["command"])], self.place)
             if call.tool == "web_fetch":
                 with urlopen(arguments["url"], timeout=_LIMIT_S) as reply:
                     return str(reply.read().decode())
-            path = self.place.project / arguments["path"]
+            path = self.place.project / str(arguments["path"])
             if call.tool == "read_file":
                 return path.read_text(encoding="utf-8")
             return _write(path, arguments["content"])
