@@ -52,14 +52,13 @@ from callgate.dispatch.execute import Stopped, execute
 from callgate.dispatch.failures import log_failure
 from callgate.dispatch.journal import Journal
 from callgate.dispatch.lanes import Lanes
-from callgate.dispatch.performers import Performer
 from callgate.dispatch.permission.asking import LeftOpen
 from callgate.dispatch.permission.confirmations import Confirmation
 from callgate.dispatch.plans import Plan, Plans
 from callgate.dispatch.raw_open import watch_opens
 from callgate.dispatch.record_writer import Recorder, RecordWriter
 from callgate.dispatch.running import Running, RunningCall, Stop, StopLimits
-from callgate.dispatch.subjects import Findings, Subject
+from callgate.dispatch.subjects import Findings, Performer, Subject
 from callgate.dispatch.tools.registry import Registered, Registry
 from callgate.events.log import SessionLog
 from callgate.policy.decide import Decision

@@ -9,7 +9,8 @@ MOST = {
     "call with an instance": 17,
     "call without an instance": 200,  # what the engines of the store share, and their choice
     "acp, before a greeting": 41,
-    "acp, with a session": 288,  # with `config.secrets`: where a model has its key, and Google its login
+    # with `config.secrets`, where a model has its key, and `tools.agent_tools`, which rules may name
+    "acp, with a session": 289,
 }
 """Whoever needs one more says here for what; fewer is always right."""
 
