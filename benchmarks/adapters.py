@@ -64,9 +64,9 @@ async def pydantic_ai(gate: Gate) -> tuple[Call, Call]:
 
 
 async def openai_agents(gate: Gate) -> tuple[Call, Call]:
+    from agents import function_tool
     from agents.tool_context import ToolContext
 
-    from agents import function_tool
     from callgate.adapters.guard import Guard
     from callgate.adapters.openai_agents import guarded_tool
 

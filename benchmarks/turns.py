@@ -146,14 +146,13 @@ async def pydantic_ai(directory: Path, tools: int) -> AsyncIterator[Once]:
 
 @contextlib.asynccontextmanager
 async def openai_agents(directory: Path, tools: int) -> AsyncIterator[Once]:
+    import agents
     from agents.models.interface import Model
     from openai.types.responses import (
         ResponseFunctionToolCall,
         ResponseOutputMessage,
         ResponseOutputText,
     )
-
-    import agents
 
     agents.set_tracing_disabled(True)
 

@@ -6,10 +6,10 @@ import json
 from contextlib import AsyncExitStack
 from functools import partial
 
+from agents import function_tool
 from agents.tool import invoke_function_tool
 from agents.tool_context import ToolContext
 
-from agents import function_tool
 from benchmarks.cases import Case, Prepared
 
 

@@ -11,13 +11,13 @@ import asyncio
 import json
 from typing import Any
 
+from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage, function_tool
 from openai.types.responses import (
     ResponseFunctionToolCall,
     ResponseOutputMessage,
     ResponseOutputText,
 )
 
-from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage, function_tool
 from callgate import Answer, Confirmation, Gate, Outcome
 from callgate.adapters.openai_agents import guarded_agent
 

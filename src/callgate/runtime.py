@@ -26,8 +26,7 @@ from callgate.dispatch.permission import questions
 from callgate.dispatch.permission.asking import Elsewhere
 from callgate.dispatch.permission.confirmations import Answer, Confirmation, Confirmer, Receipt
 from callgate.dispatch.running import RunningCall, Stop
-from callgate.dispatch.subjects import Subject
-from callgate.dispatch.tools.performers import Performer
+from callgate.dispatch.subjects import Performer, Subject
 from callgate.dispatch.tools.registry import Registered
 from callgate.events.bus import Bus, Listener, Subscription
 from callgate.policy.decide import Decision, Rulebook

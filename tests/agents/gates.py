@@ -162,11 +162,14 @@ class Gate:
             http = editing.HttpForm(url, token)
         return editing.with_hook(self.agent, str(self.home), "", WAIT_S, http)
 
-    def run(self, *commands: str, steps: Sequence[Step] = ()) -> Outcome:
-        """Have the agent's model ask for commands, or for other calls."""
+    def run(self, *commands: str, steps: Sequence[Step] = (), sandboxed: bool = False) -> Outcome:
+        """Have the agent's model ask for commands, or for other calls. `sandboxed`: all of the
+        agent runs in our sandbox."""
         asked = [Step(*SHELL[self.agent](command)) for command in commands] or list(steps)
         with serving(asked) as model:
             launched = self.launched(model)
+            if sandboxed:
+                launched = self._sandboxed(launched)
             ended = run(launched, str(self.workspace), _RUN_S)
             said = ended.stdout + ended.stderr
             assert model.requests, said
@@ -182,6 +185,10 @@ class Gate:
             self._trust(env)
             launched.argv.remove("--dangerously-bypass-hook-trust")
         return Launch(launched.argv, env)
+
+    def _sandboxed(self, launched: Launch) -> Launch:
+        argv = [sys.executable, "-m", "callgate", "sandbox", "--", *launched.argv]
+        return Launch(argv, {**launched.env, "CALLGATE_HOME": str(self.home)})
 
     def _trust(self, env: dict[str, str]) -> None:
         """What a person does in Codex when they review its hooks."""

@@ -154,6 +154,27 @@ def test_a_rewritten_command_runs_in_our_sandbox_and_only_once(rewriting: Gate) 
     assert gate.record_of("inside.txt")["sandbox"] == "workspace"
 
 
+@pytest.mark.parametrize("gate", MAIN[1:3], indirect=True)
+def test_a_whole_agent_in_the_sandbox_has_its_hooks_and_writes_nowhere_else(gate: Gate) -> None:
+    if gate.agent == "codex":  # its hooks come from its settings alone
+        user = gate.agent_home / ".codex"
+        user.mkdir()
+        (user / "hooks.json").write_text(gate.settings)
+    gate.start()
+    outside = gate.agent_home / "outside.txt"
+    with gate.answering("allow") as asked:
+        outcome = gate.run(
+            f"touch inside.txt; touch {outside}; ls {gate.home.parent}/gate/run",
+            f"touch in2.txt; touch {outside}",
+            sandboxed=True,
+        )
+    assert "out of reach" in outcome.results[0]
+    assert not gate.ran("inside.txt")
+    assert gate.ran("in2.txt")
+    assert not outside.exists()
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize(
     ("gate", "tool"),
     [("claude-http", "Write"), ("gemini-command", "write_file")],

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage, WebSearchTool, function_tool
 from agents.mcp import MCPServer
 from agents.sandbox import SandboxAgent
 from mcp_types import CallToolResult, TextContent, Tool
@@ -17,7 +18,6 @@ from openai.types.responses import (
     ResponseOutputText,
 )
 
-from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage, WebSearchTool, function_tool
 from callgate import Answer, Gate, Outcome
 from callgate.adapters.openai_agents import guarded_agent
 from tests.frameworks.contract import *  # noqa: F403

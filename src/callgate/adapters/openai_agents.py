@@ -15,10 +15,10 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from agents import Agent, FunctionTool
 from agents.mcp import MCPServer
 from agents.tool_context import ToolContext
 
-from agents import Agent, FunctionTool
 from callgate.adapters.effects import Effects
 from callgate.adapters.guard import GateError, Guard
 from callgate.core.json_schema.schemas import canonical_json

@@ -59,8 +59,7 @@ from callgate.dispatch.plans import Plan, Plans
 from callgate.dispatch.raw_open import watch_opens
 from callgate.dispatch.record_writer import Recorder, RecordWriter
 from callgate.dispatch.running import Running, RunningCall, Stop, StopLimits
-from callgate.dispatch.subjects import Findings, Subject
-from callgate.dispatch.tools.performers import Performer
+from callgate.dispatch.subjects import Findings, Performer, Subject
 from callgate.dispatch.tools.registry import Registered, Registry
 from callgate.events.log import SessionLog
 from callgate.policy.decide import Decision

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import msgspec
 
@@ -10,6 +10,7 @@ from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.json_schema.schemas import Checked
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Mode
+from callgate.core.tools import ToolFactory
 from callgate.dispatch.commands.sandboxes import Enclosure
 from callgate.dispatch.tools.registry import Registered
 from callgate.policy.decide import Decision, Question, Rulebook
@@ -59,6 +60,19 @@ class Subject(msgspec.Struct, frozen=True):
         """Whether a yes to it is more than one to a command without the network: it asks for
         that, or runs where nobody keeps it away."""
         return self.enclosure is not None and (self.enclosure.widened or self.enclosure.delegated)
+
+
+class Performer(msgspec.Struct, frozen=True):
+    """Who runs a call in place of its tool: an agent of somebody else, which asks by a hook before.
+    The call is judged, asked about and recorded as any other."""
+
+    wrap: Callable[[ToolFactory], ToolFactory]
+    """Makes what is run of what the tool would run."""
+    by_agent: bool = True
+    """Nothing of ours is around its commands, as in an editor's terminal."""
+
+    def take(self, tool: Registered) -> Registered:
+        return msgspec.structs.replace(tool, factory=self.wrap(tool.factory))
 
 
 class Findings(msgspec.Struct, frozen=True):

@@ -131,12 +131,54 @@ def _kimi(
     return Launch([program, "-p", prompt], env)
 
 
+def _opencode(
+    program: str, settings: str, home: str, url: str, prompt: str, env: dict[str, str]
+) -> Launch:
+    _write(home, ".config/opencode/plugin/callgate.js", settings)
+    model = {"name": KEY, "tool_call": True, "limit": {"context": 100_000, "output": 4_000}}
+    options = {"baseURL": f"{url}/v1", "apiKey": KEY}
+    package = "@ai-sdk/openai-compatible"
+    provider = {"npm": package, "name": KEY, "options": options, "models": {KEY: model}}
+    config = {
+        "autoupdate": False,
+        "share": "disabled",
+        "model": f"{KEY}/{KEY}",
+        "small_model": f"{KEY}/{KEY}",
+        "permission": {"bash": "allow", "edit": "allow"},
+        "provider": {KEY: provider},
+    }
+    for name in ("DATA", "CACHE", "STATE"):
+        env[f"XDG_{name}_HOME"] = os.path.join(home, name.lower())
+    for name in ("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS"):
+        env[f"OPENCODE_DISABLE_{name}"] = "1"
+    env["OPENCODE_CONFIG_CONTENT"] = json.dumps(config)
+    return Launch([program, "run", prompt], env)
+
+
+def _vibe(
+    program: str, settings: str, home: str, url: str, prompt: str, env: dict[str, str]
+) -> Launch:
+    _write(home, ".vibe/hooks.toml", settings)
+    _write(
+        home,
+        ".vibe/config.toml",
+        f'active_model = "{KEY}"\nenable_auto_update = false\nenable_update_checks = false\n'
+        f'enable_telemetry = false\n[[providers]]\nname = "{KEY}"\napi_base = "{url}/v1"\n'
+        'api_key_env_var = "SCRIPTED_KEY"\napi_style = "openai"\nbackend = "generic"\n'
+        f'[[models]]\nname = "{KEY}"\nprovider = "{KEY}"\nalias = "{KEY}"\n',
+    )
+    env |= {"VIBE_HOME": os.path.join(home, ".vibe"), "SCRIPTED_KEY": KEY, "MISTRAL_API_KEY": KEY}
+    return Launch([program, "-p", prompt], env)
+
+
 _LAUNCHES: Mapping[str, Callable[..., Launch]] = {
     "claude": _claude,
     "codex": _codex,
     "gemini": _gemini,
     "qwen": _qwen,
     "kimi": _kimi,
+    "opencode": _opencode,
+    "vibe": _vibe,
 }
 
 SHELL: Mapping[str, Callable[[str], tuple[str, dict[str, Any]]]] = {
@@ -148,6 +190,8 @@ SHELL: Mapping[str, Callable[[str], tuple[str, dict[str, Any]]]] = {
         {"command": command, "description": "try", "is_background": False},
     ),
     "kimi": lambda command: ("Bash", {"command": command}),
+    "opencode": lambda command: ("bash", {"command": command, "description": "try"}),
+    "vibe": lambda command: ("bash", {"command": command}),
 }
 """The call by which each agent's model asks for a command."""
 

@@ -104,7 +104,7 @@ def keep(facts: list[str], order: Order) -> None:
                 os.unlink(other)
         descriptor = os.open(f"{path}.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(marshal.dumps((facts, order)))
+            file.write(marshal.dumps((facts, order)))  # type: ignore[arg-type]
         os.replace(f"{path}.{os.getpid()}", path)
     except (OSError, ValueError):
         pass

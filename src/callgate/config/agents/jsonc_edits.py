@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-_BLANK = re.compile(r"(?:[ \t\r\n\ufeff]+|//[^\n]*|/\*.*?\*/)*", re.S)
+_BLANK = re.compile(r"[ \t\r\n\ufeff]+|//[^\n]*|/\*.*?\*/", re.S)
 _STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 _PLAIN = re.compile(r"-?[0-9][0-9.eE+-]*|true|false|null")
 _DEEPEST = 64
@@ -105,33 +105,38 @@ def _insert(text: str, parent: Node, before: str, value: Any, depth: int) -> str
         body = before + dumped.replace("\n", "\n" + inner)
         return f"{text[: parent.start + 1]}\n{inner}{body}\n{inner[: -len(step)]}{text[close:]}"
     last = children[-1].end
-    comma = _BLANK.match(text, last)
-    assert comma is not None
-    has_comma = text[comma.end() : comma.end() + 1] == ","
+    after = _past_blank(text, last)
+    has_comma = text[after : after + 1] == ","
     inner = _indent_at(text, children[-1].start) if "\n" in text[parent.start : close] else ""
     one_line = "\n" not in text[parent.start : close]
     if one_line:
         body = before + json.dumps(value, ensure_ascii=False)
         return f"{text[:last]}, {body}{text[last:]}"
     body = before + dumped.replace("\n", "\n" + inner)
-    at = comma.end() + 1 if has_comma else last
+    at = after + 1 if has_comma else last
     lead = "" if has_comma else ","
     return f"{text[:at]}{lead}\n{inner}{body}{',' if has_comma else ''}{text[at:]}"
 
 
 def _without(text: str, parent: Node, item: Node) -> str:
     at = parent.items.index(item)
-    after = _BLANK.match(text, item.end)
-    assert after is not None
-    if text[after.end() : after.end() + 1] == ",":
+    after = _past_blank(text, item.end)
+    if text[after : after + 1] == ",":
         start = parent.items[at - 1].end if at else parent.start + 1
         if at:
             comma = text.index(",", start)
-            return text[: comma + 1] + text[after.end() + 1 :]
-        return text[:start] + text[after.end() + 1 :]
+            return text[: comma + 1] + text[after + 1 :]
+        return text[:start] + text[after + 1 :]
     start = parent.items[at - 1].end if at else parent.start + 1
     end = item.end if at else parent.end - 1
     return text[:start] + text[end:]
+
+
+def _past_blank(text: str, at: int) -> int:
+    """Where the next token begins, after spaces and comments."""
+    while (match := _BLANK.match(text, at)) is not None:
+        at = match.end()
+    return at
 
 
 def _indent_at(text: str, at: int) -> str:
@@ -154,9 +159,7 @@ class _Reader:
         return NotJson(f"line {line} is not JSON")
 
     def blank(self) -> None:
-        match = _BLANK.match(self.text, self.at)
-        assert match is not None
-        self.at = match.end()
+        self.at = _past_blank(self.text, self.at)
 
     def take(self, letter: str) -> bool:
         if self.text[self.at : self.at + 1] != letter:
