@@ -14,10 +14,8 @@ from callgate.core.tools import ToolFactory
 from callgate.dispatch.commands.sandboxes import Enclosure
 from callgate.dispatch.tools.registry import Registered
 from callgate.policy.decide import Decision, Question, Rulebook
+from callgate.policy.provenance.sources import Flow
 from callgate.sandbox.jails import Network
-
-if TYPE_CHECKING:
-    from callgate.policy.provenance.sources import Flow
 
 
 class Subject(msgspec.Struct, frozen=True):
