@@ -24,7 +24,9 @@ _LABELS: tuple[tuple[str, frozenset[str]], ...] = (
     (r"file", _PRIVATE_AND_UNTRUSTED),  # others share, and send bills
     (r"transactions", _PRIVATE_AND_UNTRUSTED),  # others write the subject
     (r"webpage|reviews|hotel|restaurant|car|flight", frozenset({"untrusted"})),
-    (r"channel", frozenset({"untrusted"})),  # members name channels and themselves
+    # Directories, too, whose entries others name: each counts as a whole, and may hold a text.
+    (r"users|channels", frozenset({"vouched", "untrusted"})),
+    (r"channel", frozenset({"untrusted"})),
     (r"user|balance|iban", frozenset({"private", "vouched"})),  # the user's own records
 )
 """The first that fits the name counts. What is not listed holds neither."""

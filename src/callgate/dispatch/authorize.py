@@ -288,7 +288,7 @@ def _confirmation(
         call,
         subject,
         decision,
-        traces=authority.flows.traces(call, subject),
+        traces=authority.flows.traces(call, subject) if subject.tool.is_guarded else (),
         destinations=_destinations(call, subject, authority),
         preview=preview,
         answer_s=_answer_s(call, authority.confirmations),

@@ -525,9 +525,13 @@ def guard(decision: Decision, flow: Flow, mode: Mode) -> Decision:
 
     objected = objection(flow)
     if objected is None and mode is Mode.GUARDED and not decision.explicit:
-        if decision.outcome is Outcome.ASK and flow.unvouched:
-            why = f"Mode guarded asks, because {describe(flow)}"
-            return msgspec.structs.replace(decision, reason="mode_guarded", sentence=why)
+        if flow.unvouched and (decision.outcome is Outcome.ASK or flow.is_led_out):
+            return msgspec.structs.replace(
+                decision,
+                outcome=Outcome.ASK,
+                reason="mode_guarded",
+                sentence=f"Mode guarded asks, because {describe(flow)}",
+            )
         return _within_hosts(decision, flow)
     if objected is None:
         return decision

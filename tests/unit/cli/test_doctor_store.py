@@ -192,10 +192,8 @@ def test_a_listen_url_that_is_no_direct_connection_is_said(
 
 
 def test_a_standby_is_recognised(cluster: postgres.Cluster, tmp_path: Path) -> None:
-    copy = postgres.Cluster(cluster.binaries)
+    copy = postgres.Cluster(cluster.binaries, primary=cluster)
     try:
-        shutil.rmtree(copy.data)
-        copy._run("pg_basebackup", "-D", str(copy.data), "-h", str(cluster.directory), "-U", "callgate", "-R")
         copy.start()
         location = copy.location()
         assert inspect(location).is_standby

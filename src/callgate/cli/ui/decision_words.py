@@ -25,6 +25,7 @@ WORDS = {
     "trusted_caller": "who calls",
     "trusted_override": "the setting for trusted workspaces",
     "trusted_workspace": "the workspace, which is trusted",
+    "unbound": "a path rule, which cannot bind it",
     "untrusted_destination": "the guard",
 }
 

@@ -17,7 +17,7 @@ from callgate.dispatch.contents import text_of
 from callgate.dispatch.subjects import Subject
 from callgate.dispatch.tools.registry import Registered
 from callgate.policy.provenance import destinations, forms
-from callgate.policy.provenance.commands import hosts_in
+from callgate.policy.provenance.commands import addresses_in, hosts_in
 from callgate.policy.provenance.index import ConversationIndex
 from callgate.policy.provenance.sources import UNKNOWN, Flow, Source, SourceKind, Trace
 from callgate.policy.rules import GuardSettings, glob_matches
@@ -234,11 +234,9 @@ class SessionFacts:
         whole = self._destination("command", text, guard, answered)
         if whole.vouched or subject.enclosure is None or not subject.enclosure.is_online:
             return (whole,), ()  # nothing would keep it from other hosts
-        found = [
-            (host, self._destination("host", host, guard, answered)) for host in hosts_in(text)
-        ]
-        traces = tuple(trace for _, trace in found)
-        return (traces, tuple(host for host, _ in found)) if traces else ((whole,), ())
+        found = addresses_in(text)
+        traces = tuple(self._destination("host", each, guard, answered) for each in found)
+        return (traces, tuple(dict.fromkeys(found.values()))) if traces else ((whole,), ())
 
 
 def parameters(tool: Registered, guard: GuardSettings) -> tuple[str, ...]:

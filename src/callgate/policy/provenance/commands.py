@@ -15,7 +15,12 @@ _REMOTE = re.compile(r"[a-z0-9._-]+@([a-z0-9.-]+|\[[0-9a-f:.]+\])(?::.*)?\Z")
 
 def hosts_in(command: str) -> tuple[str, ...]:
     """Each once, with its port where it is not the usual one."""
-    found: dict[str, None] = {}
+    return tuple(dict.fromkeys(addresses_in(command).values()))
+
+
+def addresses_in(command: str) -> dict[str, str]:
+    """What leads to a host, as it is written, and the host."""
+    found: dict[str, str] = {}
     for word in forms.tokens(forms.fold(command)):
         for piece in (word, *word.split("=")[1:]):
             remote = _REMOTE.match(piece)
@@ -28,8 +33,8 @@ def hosts_in(command: str) -> tuple[str, ...]:
             else:
                 address = None
             if address is not None:
-                found[_text(address)] = None
-    return tuple(found)
+                found[piece if remote is None else remote[1]] = _text(address)
+    return found
 
 
 def _text(address: forms.Address) -> str:

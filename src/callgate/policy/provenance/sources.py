@@ -134,6 +134,13 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.destinations) and not self.unvouched
 
     @property
+    def is_led_out(self) -> bool:
+        """It sends something to a destination that a file or a tool brought in."""
+        return self.outward and any(
+            trace.source.kind is not SourceKind.NOWHERE for trace in self.unvouched
+        )
+
+    @property
     def inside(self) -> bool:
         """The same for an effect inside the workspace, whose own texts count there."""
         return all(
