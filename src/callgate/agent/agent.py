@@ -57,9 +57,14 @@ class Agent:
         """By session, between turns."""
 
     async def turn(
-        self, session: Session, prompt: str | Message, screen: Screen = nobody
+        self,
+        session: Session,
+        prompt: str | Message,
+        screen: Screen = nobody,
+        user_words: str | None = None,
     ) -> TurnEnd:
-        """One turn with what the user says. `TurnInProgress` while there is one.
+        """One turn with what the user says; `user_words`: what of it they wrote, if not all.
+        `TurnInProgress` while there is one.
 
         Cancelling this cancels the turn, and waits until what it started has stopped."""
         message = Message.text("user", prompt) if isinstance(prompt, str) else prompt
@@ -68,7 +73,7 @@ class Agent:
         async def work() -> TurnEnd | None:
             with self._at_work(turn, screen):
                 history = await self._history(session)
-                written = turn.open(message)
+                written = turn.open(message, user_words)
                 history.messages.append(message)
                 return await turn.run(lambda: self._loop(turn, history, screen, written))
 

@@ -83,8 +83,6 @@ async def authorize(
     answer = _answer(closed, _answer_s(call, confirmations))
     if answer.decision is not Outcome.ALLOW:
         _remember(call, subject, decision, authority, answer)
-        if answer.reason and authority.flows.knows(call.session):
-            authority.flows.tell(call.session, answer.reason)
         reason = f" They said: {answer.reason}" if answer.reason else ""
         raise ToolUserDenied(f"The user denied this operation.{reason}", reason="user_denied")
     return answer
@@ -197,6 +195,16 @@ def _remembered_destinations(
     return tuple(map(remembered, _destinations(call, subject, authority)))
 
 
+def _without_destination() -> tuple[str, ...]:
+    """What is remembered of an answer about a tool that says no destination."""
+    from callgate.dispatch.permission.session_facts import (  # lazy: as above  # noqa: PLC0415
+        WITHOUT_DESTINATION,
+    )
+    from callgate.policy.provenance.destinations import remembered  # lazy: as above  # noqa: PLC0415
+
+    return (remembered(WITHOUT_DESTINATION),)
+
+
 async def _ensure_somebody(
     call: ToolCall, decision: Decision, confirmations: Confirmations
 ) -> None:
@@ -238,6 +246,8 @@ def _remember(
     elif answer.scope in _REMEMBERED or (decision.remember and answer.decision is Outcome.ALLOW):
         is_narrow = answer.scope is Scope.DESTINATION
         destinations = _remembered_destinations(call, subject, authority)
+        if not destinations and decision.reason == "private_outward":
+            destinations = _without_destination()
         if is_narrow and not destinations:  # it goes nowhere in particular: this once
             return
         authority.grants.add(

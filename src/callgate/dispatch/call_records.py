@@ -41,7 +41,7 @@ Payload = dict[str, Any]
 
 
 def confirmation_requested(question: Confirmation) -> Payload:
-    return {
+    payload: Payload = {
         "tool_name": question.tool,
         "side_effects": question.side_effects,
         "confirmation_request_id": question.id,
@@ -50,9 +50,11 @@ def confirmation_requested(question: Confirmation) -> Payload:
         "projected_modifications": list(map(redact, question.projected_modifications)) or None,
         "command_summary": question.command_summary,
         "why": redact(question.why),
-        "provenance": provenance_lines(question.provenance) or None,
         "expires_at": question.expires_at,
     }
+    if question.provenance:
+        payload["provenance"] = provenance_lines(question.provenance)
+    return payload
 
 
 def called(subject: Subject, decision: Decision) -> Payload:

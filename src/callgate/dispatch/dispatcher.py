@@ -243,7 +243,8 @@ class ToolDispatcher:
             self.running.remove(running)
             if running.slot is not None:
                 self._lanes.release(*running.slot)
-        if self._facts and subject is not None and running.has_begun:
+        is_read = subject is not None and (self._facts or subject.tool.output_labels)
+        if is_read and subject is not None and running.has_begun:
             self._flows.read(call, subject, result, self._guard_settings(call))
         if journal.is_stored:
             if isinstance(running.context, CallContext):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from callgate.core.calls import CallerKind
+from callgate.core.content import Label
 from callgate.core.effects import SideEffects
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Mode
@@ -46,7 +47,7 @@ _HAPPENS = {
 _REMEMBERED = 20_000
 _STRICT = {mode: at for at, mode in enumerate(PolicyMode)}
 """auto, prompt_once, prompt, deny: of several words about one tool the strictest counts."""
-GUARD_REASONS = frozenset({"untrusted_destination", "secret_outward"})
+GUARD_REASONS = frozenset({"untrusted_destination", "private_outward", "secret_outward"})
 """Of decisions that no remembered answer for the whole tool covers (`policy.guard`)."""
 _NEEDS_NETWORK = "It needs the network."
 
@@ -204,11 +205,12 @@ def ask_because_unbound(decision: Decision) -> Decision:
     """What is decided of a command that runs where rules about paths bind nothing."""
     if decision.outcome is not Outcome.ALLOW:
         return decision
-    return Decision(
+    return msgspec.structs.replace(
+        decision,
         outcome=Outcome.ASK,
         reason="unbound",
         sentence="Rules about paths cannot bind a command that the agent runs itself.",
-        hosts=decision.hosts,
+        origin=BUILT_IN,
     )
 
 
@@ -534,7 +536,7 @@ def guard(decision: Decision, flow: Flow, mode: Mode) -> Decision:
             )
         return _within_hosts(decision, flow)
     if objected is None:
-        return decision
+        return _within_hosts(decision, flow)
     reason, sentence = objected
     return msgspec.structs.replace(
         decision,
@@ -549,6 +551,7 @@ def guard(decision: Decision, flow: Flow, mode: Mode) -> Decision:
 
 def _within_hosts(decision: Decision, flow: Flow) -> Decision:
     """A command that runs because of the hosts in its words reaches no others."""
-    if decision.reason != "mode_guarded" or not flow.hosts:
+    counts = decision.reason == "mode_guarded" or Label.UNTRUSTED in flow.labels
+    if not counts or not flow.hosts:
         return decision
     return msgspec.structs.replace(decision, hosts=(*decision.hosts, flow.hosts))

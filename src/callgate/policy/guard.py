@@ -32,7 +32,8 @@ def objection(flow: Flow) -> tuple[str, str] | None:
         )
     if flow.destinations or flow.takes_destinations:
         return _secret(flow)
-    if first_read is not None and flow.outward and Label.PRIVATE in flow.labels:
+    is_private = first_read is not None and Label.PRIVATE in flow.labels
+    if is_private and flow.outward and not flow.is_answered:
         return PRIVATE_OUTWARD, (
             f"The session has read untrusted content ({first_read}) and private content"
             f" ({flow.labels[Label.PRIVATE]}), and this sends something out."

@@ -39,6 +39,8 @@ BUILT_IN = [
 NO_SEARCH = "no search service is configured; name one in [web] search of settings.toml: searxng, brave, tavily or ddgs"
 AGENTS = ["spawn_agent", "update_plan"]
 """Offered to an agent at work alone."""
+HOOKED = ["agent_execute", "agent_network", "agent_none", "agent_read", "agent_write"]
+"""What agents with a hook do themselves."""
 GOOGLE = [spec.definition.name for spec in CATALOGUE]
 """Offered where an account is logged in."""
 
@@ -63,6 +65,7 @@ def test_hidden_tools_are_listed_on_request_with_the_reason(ws: Path, home: Path
     }
     nobody = "no agent is at work in this session"
     assert {name: hidden.pop(name) for name in GOOGLE} == dict.fromkeys(GOOGLE, NO_ACCOUNT)
+    assert all("agent_hooks" in hidden.pop(name) for name in HOOKED)
     others = {"shell": "disabled in settings", "web_search": NO_SEARCH}
     assert hidden == others | dict.fromkeys(AGENTS, nobody)
     assert "disabled in settings" in callgate("tools", "--all", cwd=ws).out
@@ -71,7 +74,7 @@ def test_hidden_tools_are_listed_on_request_with_the_reason(ws: Path, home: Path
 def test_mode_none_hides_every_tool(ws: Path) -> None:
     assert callgate("tools", "--mode", "none", cwd=ws).out == ""
     listed = callgate("tools", "--mode", "none", "--all", "--json", cwd=ws).json
-    assert [each["name"] for each in listed] == sorted([*BUILT_IN, *AGENTS, *GOOGLE, "web_search"])
+    assert [each["name"] for each in listed] == sorted([*BUILT_IN, *AGENTS, *GOOGLE, *HOOKED, "web_search"])
     assert not any(each["visible"] for each in listed)
 
 

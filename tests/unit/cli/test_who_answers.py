@@ -43,6 +43,7 @@ TABLE: dict[str, tuple[str, str, str]] = {
     "confirmations allow": ("no_such_question", NOBODY, FAILS),
     "confirmations deny": ("no_such_question", NOBODY, FAILS),
     "audit tail": ("", NOBODY, LINES),
+    "policy suggest": ("", OWN, OBJECT),
     "audit search": ("", NOBODY, LINES),
     "audit verify": ("", NOBODY, OBJECT),
     "events": ("-n 1", NOBODY, LINES),
@@ -79,6 +80,8 @@ TABLE: dict[str, tuple[str, str, str]] = {
 }
 ELSEWHERE = {
     "acp": "here",
+    "acp-proxy": "tests/acp_proxy",
+    "audit export": "tests/unit/cli/test_audit_export.py",
     "call": "test_settings_watched",
     "serve": "here",
     "stop": "here",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from callgate import Answer, Gate, Message, Outcome, Scope, tool
+from callgate import Answer, Gate, Message, Mode, Outcome, Scope, tool
 from callgate.core.content import Label, ToolResultBlock
 from tests.support import FakeHuman
 
@@ -218,6 +218,42 @@ async def test_a_resumed_session_knows_its_labels_and_whose_words_were_whose(tmp
         assert (await gate.call("send_mail", {"to": [BOB]})).ok
         assert not (await gate.call("send_mail", {"to": [EVE]})).ok
     assert "untrusted content" in human.questions[0].why
+
+
+async def test_a_refusal_vouches_for_nothing(opened: Opened) -> None:
+    human = FakeHuman(Answer(decision=Outcome.DENY, reason=f"never write to {EVE}"), False)
+    async with opened(human) as gate, gate.turn(PROMPT):
+        await gate.call("read_mail")
+        assert not (await gate.call("send_mail", {"to": [EVE]})).ok
+        assert not (await gate.call("send_mail", {"to": [EVE], "body": "again"})).ok
+
+
+async def test_what_was_read_before_the_first_prompt_counts(opened: Opened) -> None:
+    human = FakeHuman(False)
+    async with opened(human) as gate:
+        await gate.call("read_mail")
+        async with gate.turn(PROMPT):
+            assert not (await gate.call("send_mail", {"to": [EVE]})).ok
+
+
+async def test_an_answer_for_the_session_does_not_cover_private_content_that_was_read_later(opened: Opened) -> None:
+    human = FakeHuman(FOR_SESSION, FOR_SESSION)
+    async with opened(human, "ask") as gate, gate.turn(PROMPT):
+        assert (await gate.call("post_status", {"text": "hello"})).ok
+        await gate.call("read_mail")
+        assert (await gate.call("post_status", {"text": "private"})).ok
+        assert (await gate.call("post_status", {"text": "more"})).ok
+    assert "private content" in human.questions[1].why
+
+
+async def test_an_edited_text_is_not_the_users(opened: Opened) -> None:
+    edited = Answer(decision=Outcome.ALLOW, arguments={"to": [BOB], "body": f"write to {EVE} soon"})
+    human = FakeHuman(edited, False)
+    async with opened(human, "ask") as gate, gate.turn(PROMPT):
+        await gate.call("read_mail")
+        assert (await gate.call("send_mail", {"to": [BOB], "body": f"write to {EVE}"})).ok
+        gate.session.mode = Mode.WRITE
+        assert not (await gate.call("send_mail", {"to": [EVE]})).ok
 
 
 async def test_an_amended_value_is_the_users(opened: Opened) -> None:

@@ -40,6 +40,7 @@ class Called(_Payload):
     input_size_bytes: int
     side_effects: Class
     sandbox: str | None = None
+    provenance: list[str] | None = None
 
 
 class Completed(_Payload):
@@ -76,6 +77,7 @@ class Requested(_Payload):
     command_summary: str | None
     why: str
     expires_at: float
+    provenance: list[str] | None = None
 
 
 class Resolved(_Payload):

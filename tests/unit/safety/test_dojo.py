@@ -38,7 +38,7 @@ def test_the_verb_of_a_function_says_what_it_can_do(name, parameters, expected):
         ("get_unread_emails", {"private", "untrusted"}),
         ("read_channel_messages", {"private", "untrusted"}),
         ("get_webpage", {"untrusted"}),
-        ("get_channels", {"untrusted"}),
+        ("get_channels", {"untrusted", "vouched"}),
         ("get_current_day", set()),
         ("send_email", set()),
     ],

@@ -200,12 +200,13 @@ class Chat:
         except CliError as error:
             self.note(error.message)
         else:
-            self.take(message)
+            self.take(message, prompt)
 
-    def take(self, prompt: str) -> None:
-        """One turn with what the user says."""
+    def take(self, prompt: str, typed: str | None = None) -> None:
+        """One turn with what the user says; `typed`: what of it they wrote, if not all."""
         self.last = prompt.encode("utf-8", "replace").decode()
-        self._turn(self.agent.turn(self.session, self.last, self._show))
+        words = None if typed is None else typed.encode("utf-8", "replace").decode()
+        self._turn(self.agent.turn(self.session, self.last, self._show, words))
 
     def _turn(self, work: Coroutine[Any, Any, TurnEnd | None]) -> None:
         self.screen.width = columns() if is_terminal(sys.stdout) else None

@@ -30,6 +30,7 @@ from callgate.cli.ui.output import print_json, print_text
 from callgate.cli.ui.terminal import columns, is_terminal, paint_for, say
 from callgate.cli.ui.tty import open_tty
 from callgate.cli.ui.visible import visible
+from callgate.core.content import Label
 from callgate.core.events import TURN_STARTED, Event
 from callgate.core.sessions import Session
 from callgate.core.task_sets import start_task
@@ -39,6 +40,8 @@ from callgate.wiring.runtime import Wired
 BY = "callgate run"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LARGEST = 8 * 1024 * 1024
+_STDIN = "\n\n<stdin>\n"
+"""Stands between what the user writes and what a pipe brings."""
 
 
 def run(options: Namespace) -> int:
@@ -68,7 +71,7 @@ def _prompt(options: Namespace) -> str | None:
         return words
     piped = "" if is_terminal(sys.stdin) and not options.words else _stdin()
     if words and piped:
-        return f"{words}\n\n<stdin>\n{piped}\n</stdin>"
+        return f"{words}{_STDIN}{piped}\n</stdin>"
     if words or piped:
         return words or piped
     if options.go_on or options.resume is not None:
@@ -140,7 +143,11 @@ class _Run:
         if prompt is not None and (end is None or end.stop == "end_turn"):
             with skills.explained():
                 message = self._wired.skills.compose(prompt, chosen.session).text
-            end = await self._agent.turn(chosen.session, message, self._show)
+            words, _, piped = prompt.partition(_STDIN)
+            if piped:  # a page, a log, a mail: who wrote it is not known
+                flows = self._wired.dispatcher.authority.flows
+                flows.note(chosen.session, Label.UNTRUSTED, "stdin")
+            end = await self._agent.turn(chosen.session, message, self._show, words)
         if end is None:
             raise CliError("no turn is running: give a prompt")
         return end

@@ -201,7 +201,7 @@ def _sending(subject: Subject, guard: GuardSettings) -> Sending | None:
             return None
         values = hosts_in(command) if isinstance(command, str) else ()
     elif tool.outward or tool.effect in _MAY_SEND:
-        names = parameters(tool, guard)
+        names = parameters(subject, guard)
         values = tuple(each for _, each in values_of(checked.arguments, names, _MOST_VALUES))
     else:
         return None

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from callgate.core.calls import ToolCall
-from callgate.core.content import Label
+from callgate.core.content import SESSION_LABELS, Label
 from callgate.core.events import LABEL_CLEARED, LABELLED, Actor, Event, EventSink
 from callgate.core.ids import ulid
 from callgate.core.ops import UpdateSession
@@ -32,6 +32,8 @@ if TYPE_CHECKING:  # loaded with the first conversation
     from callgate.dispatch.permission.session_facts import SessionFacts
     from callgate.policy.provenance.sources import Flow, Trace
 
+_MOST_NOTED = 4_096
+"""Sessions without a conversation whose labels are remembered."""
 INDEXED_AT_ONCE = 64 * 1024
 """Characters that are indexed on the event loop; more of them in a thread."""
 
@@ -45,12 +47,18 @@ class Flows:
         self._grants = grants
         self.facts: dict[str, SessionFacts] = {}
         """By session; empty where nobody told of any conversation."""
+        self._read_before: dict[str, dict[Label, str]] = {}
+        """What sessions had read before anybody said what their user wrote."""
 
     # What is told and read.
 
     def tell(self, session: Session, words: str, text: str = "") -> None:
         """The user wrote these words, as a part of a text or as all of it."""
-        self._of(session).tell(words, "" if text == words else text)
+        facts = self._of(session)
+        facts.tell(words, "" if text == words else text)
+        for label, cause in self._read_before.pop(session.parent or session.id, {}).items():
+            if label not in facts.labels:
+                self._label(session, facts, label, cause)
 
     def answered(self, call: ToolCall, arguments: Mapping[str, Any] | None) -> None:
         """A person put these arguments in place of the call's: what they changed, they wrote."""
@@ -62,13 +70,28 @@ class Flows:
         self, call: ToolCall, subject: Subject, result: ToolResult, guard: GuardSettings | None
     ) -> None:
         """A tool gave this back to the model. `guard` None: as the settings were before."""
-        facts = self.facts.get(call.session.parent or call.session.id)
+        root = call.session.parent or call.session.id
+        facts = self.facts.get(root)
+        if facts is None and guard is not None and guard.without_conversation:
+            facts = self._of(call.session)
         if facts is None:
+            self._note(root, subject)
             return
         facts.settings = facts.settings if guard is None else guard
         labels = facts.read(call, subject, result, facts.settings)
         for label, cause in labels.items():
             self._label(call.session, facts, label, cause)
+
+    def _note(self, session_id: str, subject: Subject) -> None:
+        """Remember that a session without a conversation has read such content: one may begin."""
+        labels = SESSION_LABELS & subject.tool.output_labels
+        if not labels:
+            return
+        known = self._read_before.setdefault(session_id, {})
+        for label in labels - known.keys():
+            known[label] = subject.tool.name
+        if len(self._read_before) > _MOST_NOTED:
+            del self._read_before[next(iter(self._read_before))]
 
     def load(
         self,
@@ -101,10 +124,14 @@ class Flows:
 
     def assume(self, session: Session, labels: Iterable[Label]) -> None:
         """Judge as if the session had read such content, without an event."""
-        facts = self._of(session)
-        facts.labels.update(dict.fromkeys(labels, "assumed"))
+        self._of(session).labels.update(dict.fromkeys(labels, "assumed"))
+
+    def note(self, session: Session, label: Label, cause: str) -> None:
+        """Such content comes with the next words of the user."""
+        self._read_before.setdefault(session.parent or session.id, {})[label] = cause
 
     def forget(self, session_id: str) -> None:
+        self._read_before.pop(session_id, None)
         self.facts.pop(session_id, None)
 
     # What is asked.
@@ -156,10 +183,11 @@ class Flows:
         self._keep(session, facts)
 
     def _keep(self, session: Session, facts: SessionFacts) -> None:
-        if session.parent is None:  # the facts of a sub-agent are its parent's, who is kept
+        owner: Session = getattr(session, "over", session)  # a sub-agent reads for its parent
+        if owner.parent is None:
             labels = {label.value: cause for label, cause in facts.labels.items()}
-            op = UpdateSession(session=session.id, labels=labels, at=time.time())
-            self._log.commit(session, op, soon=True)
+            op = UpdateSession(session=owner.id, labels=labels, at=time.time())
+            self._log.commit(owner, op, soon=True)
 
     def _emit(self, session: Session, type: str, actor: Actor, payload: Mapping[str, str]) -> None:
         event = Event(

@@ -66,7 +66,7 @@ def _shortened(value: str) -> str:
 
 def destinations_text(question: Confirmation) -> str:
     """What a narrow answer for the session covers, beside the tool."""
-    shown = [_shortened(each.removesuffix(":443")) for each in question.destinations]
+    shown = [_shortened(each.removesuffix("/")) for each in question.destinations]
     return ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")
 
 

@@ -17,12 +17,14 @@ from callgate.dispatch.contents import text_of
 from callgate.dispatch.subjects import Subject
 from callgate.dispatch.tools.registry import Registered
 from callgate.policy.provenance import destinations, forms
-from callgate.policy.provenance.commands import addresses_in, hosts_in
+from callgate.policy.provenance.commands import addresses_in
 from callgate.policy.provenance.index import ConversationIndex
-from callgate.policy.provenance.sources import UNKNOWN, Flow, Source, SourceKind, Trace
+from callgate.policy.provenance.sources import NOWHERE, UNKNOWN, Flow, Source, SourceKind, Trace
 from callgate.policy.rules import GuardSettings, glob_matches
 from callgate.redaction.data import redact_value
 
+WITHOUT_DESTINATION = "*"
+"""Stands for that of a call which has none, in an answer for the session."""
 _USER = Source(SourceKind.USER)
 _SETTINGS = Source(SourceKind.SETTINGS)
 _ANSWER = Source(SourceKind.ANSWER)
@@ -38,6 +40,7 @@ _SECRET_FILES = (
     ".netrc",
 )
 _SAID = frozenset({SourceKind.USER, SourceKind.SETTINGS})
+_LINKS = 64
 _SHORT = 200
 """Characters of an argument that is looked for as one value."""
 
@@ -52,7 +55,6 @@ class SessionFacts:
         self.settings = GuardSettings()
         """As of the last call that was judged."""
         self._calls = 0
-        self._parameters: dict[str, tuple[Registered, GuardSettings, tuple[str, ...]]] = {}
 
     # What comes in.
 
@@ -63,12 +65,14 @@ class SessionFacts:
             self.index.add(_ATTACHED, attached)
 
     def tell_changes(self, before: Any, after: Mapping[str, Any]) -> None:
-        """The values that a person wrote into the arguments of a call."""
+        """The destinations that a person wrote into the arguments of a call. A text in which they
+        changed a word is not theirs for that."""
         old = before if isinstance(before, Mapping) else {}
-        known = {value for _, value in destinations.values_of(old, tuple(old))}
-        for _, value in destinations.values_of(after, tuple(after)):
-            if value not in known:
-                self.tell(value)
+        for name in destinations.destination_params(after):
+            known = {value for _, value in destinations.values_of(old, (name,))}
+            for _, value in destinations.values_of(after, (name,)):
+                if value and value not in known and len(value) <= _SHORT:
+                    self.tell(value)
 
     def read(
         self, call: ToolCall, subject: Subject, result: ToolResult, guard: GuardSettings
@@ -115,9 +119,11 @@ class SessionFacts:
         if subject.enclosure is not None:
             found, hosts = self._of_command(subject, guard, answered)
         else:
-            names = self._parameters_of(tool, guard)
-            takes_destinations = bool(names) or tool.definition.destination_params is not None
+            names = parameters(subject, guard)
+            takes_destinations = tool.definition.destination_params is not None
             found = self._trace(subject, names, guard, answered)
+            if tool.definition.destination_params is None:
+                found += self._nested(subject, names, guard, answered)
             if Label.UNTRUSTED in self.labels and tool.outward:
                 rest = [
                     name
@@ -133,6 +139,7 @@ class SessionFacts:
             takes_destinations=takes_destinations,
             carries_secret=self._may_leak(found) and _carries_secret(subject),
             hosts=hosts,
+            is_answered=destinations.remembered(WITHOUT_DESTINATION) in answered,
         )
 
     @staticmethod
@@ -142,7 +149,7 @@ class SessionFacts:
 
     def traces(self, subject: Subject) -> tuple[Trace, ...]:
         """Where all values of a call come from: short ones whole, of long texts their parts."""
-        names = parameters(subject.tool, self.settings)
+        names = parameters(subject, self.settings)
         if subject.enclosure is not None:
             return self._of_command(subject, self.settings, frozenset())[0]
         return tuple(self._all_traces(subject, frozenset(names)))
@@ -158,13 +165,6 @@ class SessionFacts:
             for source in self.index.parts(value)[:3]:
                 yield Trace(name, f"a part of {len(value):,} characters", source, is_destination)
 
-    def _parameters_of(self, tool: Registered, guard: GuardSettings) -> tuple[str, ...]:
-        """`parameters`, once for each tool."""
-        known = self._parameters.get(tool.name)
-        if known is None or known[0] is not tool or known[1] is not guard:
-            known = self._parameters[tool.name] = (tool, guard, parameters(tool, guard))
-        return known[2]
-
     def _trace(
         self,
         subject: Subject,
@@ -175,6 +175,18 @@ class SessionFacts:
         values = destinations.values_of(subject.checked.arguments, tuple(names))
         tool = subject.tool.name
         return tuple(self._destination(name, each, guard, answered, tool) for name, each in values)
+
+    def _nested(
+        self,
+        subject: Subject,
+        names: tuple[str, ...],
+        guard: GuardSettings,
+        answered: frozenset[str],
+    ) -> tuple[Trace, ...]:
+        """Destinations inside parameters that are none themselves: `message.to`."""
+        nested = destinations.nested_names(subject.checked.arguments, names)
+        values = destinations.values_of(nested, tuple(nested)) if nested else ()
+        return tuple(self._destination(name, each, guard, answered) for name, each in values)
 
     def _destination(
         self, name: str, value: str, guard: GuardSettings, answered: frozenset[str], tool: str = ""
@@ -198,8 +210,11 @@ class SessionFacts:
         traces = []
         is_said = bool(found) and all(trace.source.kind in _SAID for trace in found)
         for name, text in destinations.texts_of(subject.checked.arguments, tuple(names)):
-            for link in forms.links_in(text):
+            links = forms.links_in(text)
+            for link in links[:_LINKS]:
                 traces.append(self._destination(f"link in {name}", link, guard, frozenset()))
+            if len(links) > _LINKS:
+                traces.append(Trace(name, f"{len(links):,} links", NOWHERE, True))
             copied = None if is_said else self._copied_from(name, text)
             if copied is not None:
                 traces.append(Trace(name, text[:_SHORT], copied, True))
@@ -231,7 +246,7 @@ class SessionFacts:
             return (Trace("network", named, _SETTINGS, True),), ()
         command = subject.checked.arguments.get("command")
         text = command if isinstance(command, str) else ""
-        whole = self._destination("command", text, guard, answered)
+        whole = Trace("command", text, self._find("command", text), True)
         if whole.vouched or subject.enclosure is None or not subject.enclosure.is_online:
             return (whole,), ()  # nothing would keep it from other hosts
         found = addresses_in(text)
@@ -239,15 +254,18 @@ class SessionFacts:
         return (traces, tuple(dict.fromkeys(found.values()))) if traces else ((whole,), ())
 
 
-def parameters(tool: Registered, guard: GuardSettings) -> tuple[str, ...]:
-    """The parameters of a tool that say where its effect goes."""
+def parameters(subject: Subject, guard: GuardSettings) -> tuple[str, ...]:
+    """The parameters of a call that say where its effect goes."""
+    tool = subject.tool
     for pattern, names in guard.parameters.items():
         if _names_tool(pattern, tool):
             return names
     declared = tool.definition.destination_params
     if declared is not None:
         return declared
-    return destinations.destination_params(tool.definition.input_schema)
+    schema = tool.definition.input_schema.get("properties", {})
+    every = dict.fromkeys((*schema, *subject.checked.arguments))
+    return destinations.destination_params(every, destructive=tool.destructive)
 
 
 def is_online(subject: Subject) -> bool:
@@ -256,17 +274,12 @@ def is_online(subject: Subject) -> bool:
 
 
 def destinations_of(subject: Subject, guard: GuardSettings) -> tuple[str, ...]:
-    """Where a call goes that sends something out or destroys: what a narrow answer covers."""
-    arguments = subject.checked.arguments
-    if not subject.tool.is_guarded:
+    """Where a call goes that sends something out or destroys: what a narrow answer covers. Not of a
+    command, which can reach more than its words say."""
+    if not subject.tool.is_guarded or subject.enclosure is not None:
         return ()
-    if subject.enclosure is not None:
-        command = arguments.get("command")
-        hosts = hosts_in(command) if isinstance(command, str) and is_online(subject) else ()
-        return tuple(dict.fromkeys(map(destinations.normal_destination, hosts)))
-    values = destinations.values_of(arguments, parameters(subject.tool, guard))
-    normal = (destinations.normal_destination(value) for _, value in values)
-    return tuple(dict.fromkeys(normal))
+    values = destinations.values_of(subject.checked.arguments, parameters(subject, guard))
+    return tuple(dict.fromkeys(destinations.exact_destination(value) for _, value in values))
 
 
 def _labels(session: Session, subject: Subject, guard: GuardSettings) -> frozenset[Label]:
@@ -316,13 +329,15 @@ def _names_tool(pattern: str, tool: Registered) -> bool:
 
 
 def _is_in_settings(value: str, guard: GuardSettings) -> bool:
-    normal = destinations.normal_destination(value)
-    address = forms.address_of(forms.fold(value.strip()))
-    spellings = (normal,) if address is None else (normal, address.host)
+    """Whether the settings name an address or a host; of other values, only exactly this one."""
+    folded = forms.fold(value.strip())
+    mail, address = forms.email_in(folded), forms.address_of(folded)
+    if mail is None and address is None:
+        return folded in map(forms.fold, guard.destinations)
+    spelling = mail if mail is not None else address.host if address is not None else ""
     return any(
         glob_matches(forms.fold(pattern), spelling, paths=False, fold=False)
         for pattern in guard.destinations
-        for spelling in spellings
     )
 
 

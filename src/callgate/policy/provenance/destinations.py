@@ -7,12 +7,13 @@ an unknown tool does with it is not known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
-from callgate.policy.provenance.forms import address_of, email_in, fold, tokens
+from callgate.policy.provenance.forms import WEB, address_of, email_in, fold
 
 MOST_VALUES = 64
 """Values of one call that are looked at; a call with more has one that stands nowhere."""
@@ -26,10 +27,11 @@ _NAMES = frozenset(
     targets address addresses id ids repository repo owner team project bucket topic queue device
     command cmd script code sql statement""".split()  # noqa: SIM905
 )
-_ENDINGS = (  # noqa: SIM905
-    "_to _email _emails _mail _recipient _recipients _user _users _channel _url _urls _uri _host "
-    "_hostname _domain _endpoint _webhook _iban _account _address _id _ids _destination _target"
-).split()
+_ENDINGS = tuple(
+    """_to _cc _bcc _email _emails _mail _recipient _recipients _user _users _channel _channels _url
+    _urls _uri _host _hosts _hostname _domain _domains _endpoint _webhook _iban _account _accounts
+    _address _addresses _phone _groups _members _id _ids _destination _target""".split()  # noqa: SIM905
+)
 _TEXTS = frozenset(
     """body text content contents message subject title description comment comments note notes
     summary caption html markdown data payload attachments file_content headers reason""".split()  # noqa: SIM905
@@ -40,6 +42,13 @@ _OPTIONS = frozenset(
     priority status visibility permission mode timezone method timeout timeout_s emoji color tags
     labels rating""".split()  # noqa: SIM905
 )
+_COMMANDS = frozenset({"command", "cmd", "script", "code", "sql", "statement"})
+_PLACES = frozenset(
+    """path paths file files filename folder directory key name table branch collection""".split()  # noqa: SIM905
+)
+"""What a tool that destroys acts on."""
+_HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_MOST_NESTED = 256
 _TEXT_ENDINGS = ("_text", "_body", "_content")
 _OPTION_ENDINGS = ("_date", "_time", "_day", "_at", "_format")
 _OPTION_STARTS = ("start_", "end_", "max_", "min_", "is_", "has_", "include_")
@@ -48,15 +57,19 @@ _OPTION_STARTS = ("start_", "end_", "max_", "min_", "is_", "has_", "include_")
 def is_destination_name(name: str) -> bool:
     """Whether the name of a parameter says that it is a destination."""
     folded = _snake(name)
-    return folded in _NAMES or folded.endswith(tuple(_ENDINGS))
+    return folded in _NAMES or folded.endswith(_ENDINGS)
 
 
-def destination_params(schema: Mapping[str, Any]) -> tuple[str, ...]:
-    """The parameters of a tool that say where its effect goes, by their names: those that are
-    known, else all that could be one."""
-    names: Sequence[str] = tuple(schema.get("properties", {}))
-    known = tuple(name for name in names if is_destination_name(name))
-    return known or tuple(name for name in names if not _is_content_name(name))
+def destination_params(names: Iterable[str], *, destructive: bool = False) -> tuple[str, ...]:
+    """The parameters of a tool that say where its effect goes, or what it destroys, by their names:
+    those that are known, else all that could be one."""
+    every = tuple(names)
+    known = tuple(
+        name
+        for name in every
+        if is_destination_name(name) or (destructive and _snake(name) in _PLACES)
+    )
+    return known or tuple(name for name in every if not _is_content_name(name))
 
 
 def is_option_name(name: str) -> bool:
@@ -72,22 +85,26 @@ def _is_content_name(name: str) -> bool:
     return folded in _TEXTS or folded.endswith(_TEXT_ENDINGS) or is_option_name(name)
 
 
+def is_command_name(name: str) -> bool:
+    """Whether a parameter takes something that is run as it is."""
+    return _snake(name) in _COMMANDS
+
+
 def _snake(name: str) -> str:
-    """`fileId` and `file-id` as `file_id`."""
-    spaced = "".join(f"_{char}" if char.isupper() else char for char in name)
-    return spaced.lower().replace("-", "_")
+    """`fileId`, `file-id` and `FileID` as `file_id`."""
+    return _HUMPS.sub("_", name).lower().replace("-", "_").strip("_")
 
 
 def values_of(
     arguments: Mapping[str, Any], names: Sequence[str], most: int = MOST_VALUES
 ) -> Iterator[tuple[str, str]]:
-    """The scalar values of some parameters, also those inside lists and objects, with the name of
-    the parameter; of a list of mail addresses in one text, each. At most `most`; for one more, an
-    empty text, which stands nowhere."""
+    """The scalar values of some parameters, also those inside lists and objects, and the keys of
+    objects, with the name of the parameter; of a list of mail addresses in one text, each. At most
+    `most`; for one more, an empty text, which stands nowhere."""
     left = most
     for name in names:
-        for text in _scalars(arguments.get(name)):
-            for value in _addressees(text):
+        for text in _scalars(arguments.get(name), keys=True):
+            for value in (text,) if is_command_name(name) else _addressees(text):
                 left -= 1
                 if left < 0:
                     yield name, ""
@@ -95,13 +112,37 @@ def values_of(
                 yield name, value
 
 
+def nested_names(arguments: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
+    """Destinations inside objects and lists of other parameters, by their names: `message.to`."""
+    found: dict[str, Any] = {}
+    stack = [(name, value) for name, value in arguments.items() if name not in known]
+    for _ in range(_MOST_NESTED):
+        if not stack:
+            break
+        name, value = stack.pop()
+        if isinstance(value, Mapping):
+            for key, inner in islice(value.items(), _MOST_NESTED):
+                path = f"{name}.{key}"
+                if is_destination_name(str(key)):
+                    found[path] = inner
+                else:
+                    stack.append((path, inner))
+        elif isinstance(value, list | tuple):
+            stack.extend((name, item) for item in value[:_MOST_NESTED])
+    return found
+
+
 def texts_of(arguments: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The same for parameters that are content: each text as it is."""
+    """The same for parameters that are content: each text as it is; of too many, the rest as
+    one."""
     found = ((name, text) for name in names for text in _scalars(arguments.get(name)))
-    return islice(found, MOST_VALUES)
+    yield from islice(found, MOST_VALUES)
+    rest = [text for _, text in found]
+    if rest:
+        yield names[-1], "\n".join(rest)
 
 
-def _scalars(value: Any) -> Iterator[str]:
+def _scalars(value: Any, *, keys: bool = False) -> Iterator[str]:
     stack = [value]
     while stack:
         match stack.pop():
@@ -114,6 +155,12 @@ def _scalars(value: Any) -> Iterator[str]:
                 yield str(number)
             case Mapping() as entries:
                 stack.extend(reversed(list(entries.values())))
+                if keys:  # `{"eve@evil.example": true}`; `{"address": ...}` is a field
+                    stack.extend(
+                        str(key)
+                        for key, inner in entries.items()
+                        if inner is None or isinstance(inner, bool) or not str(key).isidentifier()
+                    )
             case list() | tuple() as items:
                 stack.extend(reversed(items))
             case other:
@@ -121,29 +168,45 @@ def _scalars(value: Any) -> Iterator[str]:
 
 
 def _addressees(text: str) -> Iterator[str]:
-    """One text, or each mail address of a list of them: `Ann <a@x.example>, b@x.example`."""
+    """One text, or each mail address of a list of nothing else: `Ann <a@x.example>, b@x.org`."""
     if "@" in text and any(mark in text for mark in ",;<"):
-        words = [word for word in tokens(fold(text)) if "@" in word]
-        if words and all(email_in(word) is not None for word in words):
-            yield from words
+        items = [item.strip() for item in text.replace(";", ",").split(",") if item.strip()]
+        found = [_addressee(fold(item)) for item in items]
+        if found and None not in found:
+            yield from (each for each in found if each is not None)
             return
     yield text
 
 
+def _addressee(item: str) -> str | None:
+    """The address of `a@x.example` or `Ann Lee <a@x.example>`; None for anything else."""
+    name, bracket, rest = item.partition("<")
+    if not bracket:
+        return email_in(item)
+    if not rest.endswith(">") or not all(part.isalnum() for part in name.replace('"', "").split()):
+        return None
+    return email_in(rest[:-1])
+
+
 def normal_destination(value: str) -> str:
-    """The one spelling of a destination to compare and to show: of a URL its host and port, of a
-    mail its address."""
+    """The one spelling of a destination to compare: of a URL its host and port, of a mail its
+    address."""
+    address = address_of(fold(value.strip()))
+    return exact_destination(value) if address is None else f"{address.host}:{address.port}"
+
+
+def exact_destination(value: str) -> str:
+    """The same to be shown and answered: of a URL also what of its path is meant."""
     folded = fold(value.strip())
     mail = email_in(folded)
-    if mail is not None:
-        return mail
-    address = address_of(folded)
-    if address is not None:
-        return f"{address.host}:{address.port}"
-    return folded
+    address = None if mail is not None else address_of(folded)
+    if address is None:
+        return mail or folded
+    port = "" if address.port == WEB else f":{address.port}"
+    return f"{address.host}{port}{address.scope}"
 
 
 def remembered(value: str) -> str:
     """The same as answers keep it: a hash, because it may be a secret of the person."""
-    normal = normal_destination(value).encode("utf-8", "surrogatepass")
+    normal = exact_destination(value).encode("utf-8", "surrogatepass")
     return blake2b(normal, digest_size=16).hexdigest()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -28,6 +29,12 @@ _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\Z")
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}\Z|\[[0-9a-f:.]+\]\Z")
 WEB = 443
 """The port that stands for both of the web."""
+_WINDING = ("/..", "/./", "%2e", "%2f", "%5c", "%25", "//")
+_EXTENSIONS = frozenset(
+    """md py sh rs pl zip js ts txt json toml yaml yml csv html htm css c h cpp go java rb php sql
+    log lock cfg ini xml pdf png jpg svg ipynb exe then the this that it""".split()  # noqa: SIM905
+)
+"""Last parts of words that are files or the end of a sentence more often than hosts."""
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21, "ssh": 22}
 _COMMON = frozenset(
     """a about above after again all also am an and any are as ask at be been before being below
@@ -47,8 +54,11 @@ class Address(NamedTuple):
 
     host: str
     port: int
-    directory: str
-    """Its path up to the last slash."""
+    path: str
+    """From the root, with a slash at its end."""
+    scope: str
+    """The part of the path that whoever names it means: itself and what is below, or the directory
+    of a file."""
 
 
 def fold(text: str) -> str:
@@ -62,7 +72,9 @@ def tokens(folded: str) -> list[str]:
     """The words of a folded text, without what surrounds them."""
     found = []
     for word in _TOKEN.findall(folded):
-        bare = word.strip(_EDGES) or word
+        # `./x`, `~/x` and `/x` are different places.
+        bare = word.rstrip(".:!?") if "/" in word else word.strip(_EDGES)
+        bare = bare or word
         found.append(number(bare) if bare[-1:].isdigit() else bare)
     return found
 
@@ -80,7 +92,7 @@ def number(word: str) -> str:
 
 def email_in(word: str) -> str | None:
     """The address of `mailto:a@b.c`, `a@b.c`; None for anything else."""
-    bare = word.removeprefix("mailto:").partition("?")[0]
+    bare = word.removeprefix("mailto:")
     local, at, domain = bare.partition("@")
     return bare if at and _LOCAL_PART.match(local) and is_host(domain) else None
 
@@ -107,18 +119,31 @@ def address_of(word: str) -> Address | None:
     is_known = is_host(host) or _ADDRESS.match(bracketed)
     if not host or (not has_scheme and (parts.username is not None or not is_known)):
         return None
-    default = _PORTS.get(parts.scheme, 443)
-    directory = parts.path.rpartition("/")[0] + "/"
-    if "/.." in parts.path or "%2e" in parts.path or "//" in parts.path:
-        directory = "/\0"  # it may lead anywhere: below no other directory
+    if port == 0 or (has_scheme and parts.scheme not in _PORTS):
+        return None
+    default = _PORTS.get(parts.scheme, WEB)
     is_web = port in (None, 80, 443) and default in (80, 443)
-    return Address(host, WEB if is_web else (port or default), directory)
+    path = f"/{parts.path.strip('/')}/".replace("//", "/")
+    head, _, last = path[:-1].rpartition("/")
+    scope = f"{head}/" if "." in last else path
+    if any(mark in parts.path for mark in _WINDING):
+        path = scope = "/\0/"  # it may lead anywhere: below no other directory
+    return Address(host, WEB if is_web else (port or default), path, scope)
 
 
-def covers(known: Address, wanted: Address) -> bool:
-    """Whether whoever wrote the first address meant the second: the same host and port, and the
-    same directory or one below it."""
-    return known[:2] == wanted[:2] and wanted.directory.startswith(known.directory)
+def is_named_host(word: str, address: Address) -> bool:
+    """Whether a word without a scheme is meant as a host: `README.md` and `this.Then` are not."""
+    if word.startswith("www.") or "/" in word or ":" in word or address.host[:1].isdigit():
+        return True
+    return address.host == "localhost" or address.host.rpartition(".")[2] not in _EXTENSIONS
+
+
+def scopes(path: str) -> Iterator[str]:
+    """The path itself and every directory above it."""
+    yield path
+    while path != "/":
+        path = path[:-1].rpartition("/")[0] + "/"
+        yield path
 
 
 def is_evidence(words: list[str]) -> bool:
@@ -133,6 +158,13 @@ def is_evidence(words: list[str]) -> bool:
     return False
 
 
+def is_name(words: list[str]) -> bool:
+    """Whether words name one thing: two of them at least, or a file. One word of a prompt is
+    easily met."""
+    proving = [word for word in words if is_evidence([word])]
+    return len(proving) > 1 or (len(words) == 1 and "." in words[0].strip("."))
+
+
 def is_grouped_number(value: str) -> bool:
     """Whether a value is an account or telephone number, which people write in groups."""
     digits = sum(map(str.isdecimal, value))
@@ -144,14 +176,11 @@ def squeeze(text: str) -> str:
     return "".join(text.split()).replace("-", "")
 
 
-def stands_grouped(value: str, words: list[str]) -> bool:
-    """Whether words in a row are the groups of a squeezed number, and no digits stand beside it:
-    the beginning of a longer number is another number."""
-    groups = [word.replace("-", "") for word in words]
-    for start, first in enumerate(groups):
-        if not first or not value.startswith(first):
-            continue
-        joined, end = first, start + 1
+def stands_grouped(value: str, groups: list[str], starts: Iterable[int]) -> bool:
+    """Whether groups in a row, from one of the places `starts`, make a squeezed number, and no
+    digits stand beside it: the beginning of a longer number is another number."""
+    for start in starts:
+        joined, end = groups[start], start + 1
         while len(joined) < len(value) and end < len(groups):
             joined += groups[end]
             end += 1
@@ -168,7 +197,8 @@ def is_named_number(parameter: str, value: str, text: str, words: list[str]) -> 
     marked = text.find(f"#{value}")
     if marked >= 0 and not text[marked + len(value) + 1 : marked + len(value) + 2].isalnum():
         return True
-    nouns = {"id", "number", "no", "nr", *fold(parameter).split("_")}
+    nouns = {noun for noun in fold(parameter).split("_") if len(noun) > 2}  # not `to`
+    nouns |= {"id", "number", "no", "nr"}
     return any(word == value and before in nouns for before, word in pairwise(words))
 
 
@@ -178,7 +208,14 @@ def is_plain_value(word: str) -> bool:
 
 
 def links_in(text: str) -> list[str]:
-    """The URLs in a text, and what readers take for one."""
-    if "://" not in text and "www." not in text.lower():
+    """The URLs in a text, and what readers and mail programs take for one."""
+    if "." not in text and "://" not in text:
         return []
-    return [word for word in tokens(fold(text)) if "://" in word or word.startswith("www.")]
+    return [word for word in dict.fromkeys(tokens(fold(text))) if _is_link(word)]
+
+
+def _is_link(word: str) -> bool:
+    if "://" in word or word.startswith(("www.", "//")):
+        return True
+    host, slash, _ = word.partition("/")
+    return bool(slash) and is_host(host) and host.rpartition(".")[2] not in _EXTENSIONS

@@ -11,11 +11,13 @@ however long the conversation is; a text over the limits is not indexed: its val
 from __future__ import annotations
 
 from collections.abc import Iterable
+from threading import Lock
 from typing import Any
 
 import msgspec
 
 from callgate.policy.provenance import forms, records
+from callgate.policy.provenance.destinations import is_command_name
 from callgate.policy.provenance.sources import NOWHERE, Source, SourceKind
 
 LONGEST_TEXT = 400_000
@@ -24,6 +26,11 @@ LONGEST_CONVERSATION = 2_000_000
 """The same of all that a person wrote, and of all that tools gave: about 50 MB of memory."""
 _PLACES = 64
 """Of one word in one kind of text; of more, the first are enough to find a value."""
+_ADDRESSES = 1_000
+"""Of one host in one kind of text."""
+_NAMES = 16
+"""Of records with one id."""
+_QUOTES = ("`", '"', "'")
 _WINDOW = 6
 """Words in a row that show that a part of a long text was copied."""
 _WINDOWS = 64
@@ -44,7 +51,10 @@ class _Table:
         self._keeps_text = keeps_text
         self.texts: list[_Text] = []
         self._places: dict[str, list[tuple[int, int]]] = {}
-        self._addresses: dict[str, list[tuple[forms.Address, Source]]] = {}
+        self._addresses: dict[tuple[str, int], dict[str, Source]] = {}
+        """Host and port to what of its paths is meant."""
+        self._groups: dict[str, list[tuple[int, int]]] = {}
+        """Like `_places`, of the groups in which people write numbers."""
 
     def add(self, source: Source, text: str) -> None:
         folded = forms.fold(text)
@@ -60,11 +70,17 @@ class _Table:
                     self._add_address(word, source)
             elif len(known) < _PLACES:
                 known.append((at, position))
+            if self._keeps_text:
+                starts = self._groups.setdefault(word.replace("-", ""), [])
+                if len(starts) < _PLACES:
+                    starts.append((at, position))
 
     def _add_address(self, word: str, source: Source) -> None:
         address = forms.address_of(word)
-        if address is not None:
-            self._addresses.setdefault(address.host, []).append((address, source))
+        if address is not None and ("://" in word or forms.is_named_host(word, address)):
+            meant = self._addresses.setdefault(address[:2], {})
+            if len(meant) < _ADDRESSES:
+                meant.setdefault(address.scope, source)
 
     def find(self, words: list[str]) -> Source | None:
         """The first text in which the words stand in a row."""
@@ -82,9 +98,23 @@ class _Table:
         return None
 
     def find_address(self, wanted: forms.Address) -> Source | None:
-        for known, source in self._addresses.get(wanted.host, ()):
-            if forms.covers(known, wanted):
-                return source
+        meant = self._addresses.get(wanted[:2])
+        if meant is None:
+            return None
+        return next((meant[each] for each in forms.scopes(wanted.path) if each in meant), None)
+
+    def quotes(self, value: str) -> Source | None:
+        """The text in which a command stands as it is, on a line of its own or in quotes."""
+        wanted = " ".join(value.split())
+        for text in self.texts:
+            for line in text.folded.split("\n"):
+                line = " ".join(line.split())
+                at = line.find(wanted) if wanted else -1
+                if at < 0:
+                    continue
+                before, after = line[:at][-1:], line[at + len(wanted) :][:1]
+                if before == after and before in ("", *_QUOTES):
+                    return text.source
         return None
 
     def find_number(self, parameter: str, folded: str) -> Source | None:
@@ -93,13 +123,24 @@ class _Table:
             return None
         squeezed = forms.squeeze(folded)
         if forms.is_grouped_number(squeezed):
-            for text in self.texts:
-                if forms.stands_grouped(squeezed, text.words):
-                    return text.source
-        elif folded.isdecimal():
-            for text in self.texts:
+            return self._find_groups(squeezed)
+        if folded.isdecimal():
+            for at in dict.fromkeys(at for at, _ in self._places.get(folded, ())):
+                text = self.texts[at]
                 if forms.is_named_number(parameter, folded, text.folded, text.words):
                     return text.source
+        return None
+
+    def _find_groups(self, squeezed: str) -> Source | None:
+        for length in range(1, len(squeezed) + 1):
+            for at, position in self._groups.get(squeezed[:length], ()):
+                last = position + len(squeezed) + 1
+                groups = [
+                    word.replace("-", "")
+                    for word in self.texts[at].words[max(0, position - 1) : last]
+                ]
+                if forms.stands_grouped(squeezed, groups, (min(position, 1),)):
+                    return self.texts[at].source
         return None
 
 
@@ -108,13 +149,14 @@ class ConversationIndex:
 
     def __init__(self) -> None:
         self._tables: dict[SourceKind, _Table] = {}
-        self._records: dict[str, list[tuple[str, Source]]] = {}
+        self._records: dict[str, list[tuple[list[str], Source]]] = {}
         """Id to the names of the records that have it, and who returned them."""
         self._fields: dict[str, Source] = {}
         """What tools returned that are vouched for: whole fields, never the words in them."""
         self._pending: list[tuple[Source, str, Any]] = []
         self._room = {True: LONGEST_CONVERSATION, False: LONGEST_CONVERSATION}
         """For what the user wrote, which no output can crowd out, and for the rest."""
+        self._lock = Lock()
         self.pending_size = 0
         """Characters that the next look-up has to index first."""
 
@@ -131,19 +173,30 @@ class ConversationIndex:
 
     def catch_up(self) -> None:
         """Index what was added since the last look-up."""
-        pending, self._pending, self.pending_size = self._pending, [], 0
-        for source, text, data in pending:
-            if data is not None:
-                for id, name in records.names_by_id(data):
-                    self._records.setdefault(id, []).append((name, source))
-            if source.kind is SourceKind.VOUCHED:
-                self._add_fields(source, text, data)
-                source = msgspec.structs.replace(source, kind=SourceKind.TOOL)
-            table = self._tables.get(source.kind)
-            if table is None:
-                in_full = source.kind in _FULL_TEXT
-                table = self._tables[source.kind] = _Table(keeps_text=in_full)
-            table.add(source, text)
+        with self._lock:  # another thread may be at it
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        while self._pending:
+            source, text, data = self._pending[0]
+            self._index(source, text, data)
+            del self._pending[0]
+            self.pending_size -= len(text)
+
+    def _index(self, source: Source, text: str, data: Any) -> None:
+        if data is not None:
+            for id, name in records.names_by_id(data):
+                names = self._records.setdefault(id, [])
+                if len(names) < _NAMES:
+                    names.append((forms.tokens(forms.fold(name)), source))
+        if source.kind is SourceKind.VOUCHED:
+            self._add_fields(source, text, data)
+            source = msgspec.structs.replace(source, kind=SourceKind.TOOL)
+        table = self._tables.get(source.kind)
+        if table is None:
+            in_full = source.kind in _FULL_TEXT
+            table = self._tables[source.kind] = _Table(keeps_text=in_full)
+        table.add(source, text)
 
     def _add_fields(self, source: Source, text: str, data: Any) -> None:
         words: Iterable[str]
@@ -159,6 +212,9 @@ class ConversationIndex:
         if self._pending:
             self.catch_up()
         folded = forms.fold(value.strip())
+        if is_command_name(parameter):
+            users = self._tables.get(SourceKind.USER)
+            return (users.quotes(folded) if users is not None else None) or NOWHERE
         mail = forms.email_in(folded)
         address = None if mail is not None else forms.address_of(folded)
         if not folded or (address is None and len(folded) > forms.LONGEST_VALUE):
@@ -190,9 +246,8 @@ class ConversationIndex:
         if names is None or users is None or not records.is_id_name(parameter):
             return None
         kind = records.nouns(parameter) or records.nouns(tool)
-        for name, source in names:
-            words = forms.tokens(forms.fold(name))
-            if kind.isdisjoint(records.nouns(source.tool)) or not forms.is_evidence(words):
+        for words, source in names:
+            if kind.isdisjoint(records.nouns(source.tool)) or not forms.is_name(words):
                 continue
             if users.find(words) is not None:
                 return _NAMED

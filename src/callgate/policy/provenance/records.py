@@ -8,12 +8,14 @@ Only data counts, never running text: whoever writes the text of a mail does not
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
-_IDS = frozenset({"id", "ids", "id_", "_id", "uid", "uuid"})
+_IDS = ("id", "id_", "_id", "uid", "uuid")
 _NAMES = ("name", "title", "filename", "file_name", "subject", "label", "summary", "display_name")
 _MOST = 5_000
 """Records and lists of one output that are looked at."""
+_LONGEST_NAME = 200
 _NESTED = (Mapping, list, tuple)
 _NO_NOUNS = frozenset({"", "id", "uid", "uuid", "get", "search", "list", "find", "by", "all", "in"})
 
@@ -21,7 +23,9 @@ _NO_NOUNS = frozenset({"", "id", "uid", "uuid", "get", "search", "list", "find",
 def is_id_name(parameter: str) -> bool:
     """Whether a parameter, or a field, has the id of a record."""
     name = parameter.lower()
-    return name in _IDS or name.endswith(("_id", "_ids", "_uid")) or parameter.endswith("Id")
+    return (
+        name in (*_IDS, "ids") or name.endswith(("_id", "_ids", "_uid")) or parameter.endswith("Id")
+    )
 
 
 def nouns(identifier: str) -> frozenset[str]:
@@ -36,7 +40,7 @@ def scalars(data: Any) -> Iterator[str]:
         left -= 1
         match stack.pop():
             case Mapping() as record:
-                stack.extend(record.values())
+                stack.extend(islice(record.values(), _MOST))
             case list() | tuple() as items:
                 stack.extend(items[:_MOST])
             case str() | int() | float() as value:
@@ -44,16 +48,18 @@ def scalars(data: Any) -> Iterator[str]:
 
 
 def names_by_id(data: Any) -> Iterator[tuple[str, str]]:
-    """Every id with every name that stands beside it."""
+    """Every id of a record with every name that stands beside it. In `{"id": 1, "sender_id": 2}`
+    only the first is the record's own."""
     left, stack = _MOST, [data]
     while stack and left > 0:
         left -= 1
         match stack.pop():
             case Mapping() as record:
                 names = [record[name] for name in _NAMES if isinstance(record.get(name), str)]
-                for key, id in record.items():
-                    if is_id_name(str(key)) and isinstance(id, str | int):
-                        yield from ((str(id), name) for name in names)
-                stack.extend(value for value in record.values() if isinstance(value, _NESTED))
+                ids = [record[key] for key in _IDS if isinstance(record.get(key), str | int)]
+                for id in ids[:1]:
+                    yield from ((str(id), name[:_LONGEST_NAME]) for name in names)
+                fields = islice(record.values(), _MOST)
+                stack.extend(value for value in fields if isinstance(value, _NESTED))
             case list() | tuple() as items:
                 stack.extend(item for item in items[:_MOST] if isinstance(item, _NESTED))

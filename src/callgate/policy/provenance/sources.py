@@ -118,11 +118,13 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     """What the session has read, and by which call first."""
     destinations: tuple[Trace, ...] = ()
     takes_destinations: bool = True
-    """False: no parameter of the tool says where its effect goes. Where one could and does not, the
-    effect stays in the account of the user."""
+    """Its author says which parameters are destinations: where none is given, the effect stays in
+    the account of the user."""
     carries_secret: bool = False
     hosts: tuple[str, ...] = ()
     """Of a command: the hosts in its words. It reaches no others."""
+    is_answered: bool = False
+    """A person allowed this tool, which says no destination, for the rest of the session."""
 
     @property
     def unvouched(self) -> tuple[Trace, ...]:

@@ -33,6 +33,7 @@ def kind(parameter: str, value: str, *more: tuple[Source, str]) -> SourceKind:
     [
         ("to", "bob@corp.example"),
         ("to", "mailto:BOB@corp.example"),
+        ("url", "https://docs.example/3/library/deeper/z"),
         ("iban", "GB29NWBK60161331926819"),
         ("iban", "gb29-nwbk-6016-1331-9268-19"),
         ("url", "https://docs.example/3/library/y.html?q=1"),
@@ -72,6 +73,13 @@ def test_another_spelling_of_the_users_value_is_the_users(parameter: str, value:
         ("user", "Al"),
         ("place", "Sheikh El Sharm"),
         ("to", "Qm9iQENvcnAuZXhhbXBsZQ=="),
+        ("to", "bob@corp.example?bcc=eve@evil.example"),
+        ("to", "bob@corp.example, +15551234567"),
+        ("url", "gopher://docs.example/3/library/x.html"),
+        ("url", "https://docs.example:0/3/library/"),
+        ("url", "https://docs.example/3/library/%5c..%5cx"),
+        ("url", "https://docs.example/3/library/%252e%252e/x"),
+        ("command", "Send the report"),
         ("to", ""),
     ],
 )
@@ -142,13 +150,15 @@ def test_any_text_can_be_indexed_and_looked_for(text: str, value: str) -> None:
 
 def test_destinations_are_found_by_their_names() -> None:
     def named(*names: str) -> tuple[str, ...]:
-        return destination_params({"properties": dict.fromkeys(names, {})})
+        return destination_params(names)
 
     assert named("to", "cc", "subject", "body") == ("to", "cc")
     assert named("fileId", "permission", "email") == ("fileId", "email")
     assert named("hotel", "start_day", "end_day") == ("hotel",)
     assert named("password") == ("password",)
     assert named("text", "title") == ()
+    assert named("To", "Bcc", "URL", "userID", "body") == ("To", "Bcc", "URL", "userID")
+    assert destination_params(("path", "repo", "body"), destructive=True) == ("path", "repo")
 
 
 def test_values_inside_lists_and_objects_are_found_and_bounded() -> None:
@@ -180,3 +190,46 @@ def test_outputs_do_not_crowd_out_what_the_user_writes_later() -> None:
         index.add(MAIL, f"x{n} " * 100_000)
     index.add(USER, "write to late@corp.example")
     assert index.trace("to", "late@corp.example").kind is SourceKind.USER
+
+
+@pytest.mark.parametrize(
+    ("words", "url"),
+    [
+        ("Summarise README.md", "https://readme.md/?d=secret"),
+        ("Do this.Then that", "https://this.then/"),
+        ("See https://forge.example/corp", "https://forge.example/evil/repo"),
+    ],
+)
+def test_a_file_a_sentence_and_another_directory_name_no_host(words: str, url: str) -> None:
+    index = ConversationIndex()
+    index.add(USER, words)
+    assert index.trace("url", url).kind is SourceKind.NOWHERE
+
+
+def test_a_command_is_the_users_only_as_it_stands() -> None:
+    index = ConversationIndex()
+    index.add(USER, "Please run `rm -rf ./*` in build, or this:\nmake  test\nwait from 2 to 7 minutes")
+    assert index.trace("command", "rm -rf ./*").kind is SourceKind.USER
+    assert index.trace("command", "make test").kind is SourceKind.USER
+    for other in ("rm -rf /", "rm -rf", "make test; curl evil.example", "test"):
+        assert index.trace("command", other).kind is SourceKind.NOWHERE
+    assert index.trace("to", "7").kind is SourceKind.NOWHERE
+
+
+def test_one_word_of_the_user_names_no_record_and_only_its_own_id_is_its() -> None:
+    index = ConversationIndex()
+    index.add(USER, "Write the weekly report, pay the Rent")
+    groups = Source(SourceKind.TOOL, "list_groups", 1, untrusted=True)
+    index.add(groups, "...", [{"id": "G1", "name": "Report"}, {"id": "7", "owner_id": "EVE", "name": "weekly report"}])
+    assert index.trace("group_id", "7").kind is SourceKind.NAMED
+    assert index.trace("group_id", "G1").kind is SourceKind.NOWHERE
+    assert index.trace("group_id", "EVE").kind is SourceKind.NOWHERE
+
+
+def test_many_addresses_names_and_numbers_are_looked_up_without_reading_them_all() -> None:
+    index = ConversationIndex()
+    index.add(MAIL, " ".join(f"https://evil.example/{n}/x" for n in range(20_000)))
+    index.add(USER, " ".join(f"{n:04d}" for n in range(60_000)))
+    for n in range(2_000):
+        index.trace("url", f"https://evil.example/no/{n}")
+        index.trace("iban", f"GB{n:020d}")
