@@ -2,8 +2,8 @@
 
 An author of tools declares such things; these are declared by kind, as an author would who has
 the list of functions before him and no task: the verb says the effect, the noun says what the
-output holds. No function has a line of its own. Which parameters say where an effect goes is left
-to callgate, which tells it by their names.
+output holds. No function has a line of its own. Which parameters say where an effect goes is
+declared as callgate would tell it by their names.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from callgate import Capability, ToolDefinition
+from callgate.policy.provenance.destinations import destination_params
 
 _READING = ("get", "search", "list", "read", "check")
 _DESTROYING = ("delete", "remove", "cancel")
@@ -42,7 +43,7 @@ def define(function: Any) -> ToolDefinition:
         capabilities=capabilities(function.name, schema["properties"]),
         requires_workspace=False,
         path_params=(),
-        **_where_known(function.name),
+        **_where_known(function.name, schema["properties"]),
     )
 
 
@@ -65,10 +66,11 @@ def output_labels(name: str) -> frozenset[str]:
     return next((labels for noun, labels in _LABELS if re.search(noun, name)), frozenset())
 
 
-def _where_known(name: str) -> dict[str, Any]:
+def _where_known(name: str, parameters: Iterable[str]) -> dict[str, Any]:
     """The fields of a definition that not every callgate has."""
     fields = {
         "output_labels": output_labels(name),
+        "destination_params": destination_params(parameters),
     }
     known = ToolDefinition.__struct_fields__
     return {field: value for field, value in fields.items() if field in known}
