@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
 from typing import Any
@@ -54,6 +55,7 @@ _OPTION_ENDINGS = ("_date", "_time", "_day", "_at", "_format")
 _OPTION_STARTS = ("start_", "end_", "max_", "min_", "is_", "has_", "include_")
 
 
+@lru_cache(maxsize=4096)
 def is_destination_name(name: str) -> bool:
     """Whether the name of a parameter says that it is a destination."""
     folded = _snake(name)
@@ -72,6 +74,7 @@ def destination_params(names: Iterable[str], *, destructive: bool = False) -> tu
     return known or tuple(name for name in every if not _is_content_name(name))
 
 
+@lru_cache(maxsize=4096)
 def is_option_name(name: str) -> bool:
     """Whether a parameter only says how, when or how much."""
     folded = _snake(name)
@@ -80,11 +83,13 @@ def is_option_name(name: str) -> bool:
     )
 
 
+@lru_cache(maxsize=4096)
 def _is_content_name(name: str) -> bool:
     folded = _snake(name)
     return folded in _TEXTS or folded.endswith(_TEXT_ENDINGS) or is_option_name(name)
 
 
+@lru_cache(maxsize=4096)
 def is_command_name(name: str) -> bool:
     """Whether a parameter takes something that is run as it is."""
     return _snake(name) in _COMMANDS

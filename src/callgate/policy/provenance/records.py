@@ -50,7 +50,7 @@ def scalars(data: Any) -> Iterator[str]:
 def names_by_id(data: Any) -> Iterator[tuple[str, str]]:
     """Every id of a record with every name that stands beside it. In `{"id": 1, "sender_id": 2}`
     only the first is the record's own."""
-    left, stack = _MOST, [data]
+    left, stack = _MOST, [data] if isinstance(data, _NESTED) else []
     while stack and left > 0:
         left -= 1
         match stack.pop():
