@@ -25,6 +25,7 @@ from callgate.redaction.data import redact_value
 
 WITHOUT_DESTINATION = "*"
 """Stands for that of a call which has none, in an answer for the session."""
+_NO_DESTINATION = destinations.remembered(WITHOUT_DESTINATION)
 _USER = Source(SourceKind.USER)
 _SETTINGS = Source(SourceKind.SETTINGS)
 _ANSWER = Source(SourceKind.ANSWER)
@@ -139,7 +140,7 @@ class SessionFacts:
             takes_destinations=takes_destinations,
             carries_secret=self._may_leak(found) and _carries_secret(subject),
             hosts=hosts,
-            is_answered=destinations.remembered(WITHOUT_DESTINATION) in answered,
+            is_answered=bool(answered) and _NO_DESTINATION in answered,
         )
 
     @staticmethod
