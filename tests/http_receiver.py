@@ -23,12 +23,16 @@ class Receiver:
         self.requests: list[Received] = []
         self.answers: list[tuple[int, dict[str, str]]] = []
         """What the next ones get; 200 after these."""
+        self.largest: int | None = None
+        """Bytes of a body; a longer one gets 413."""
         self._changed = threading.Condition()
 
     def take(self, request: Received) -> tuple[int, dict[str, str]]:
         with self._changed:
             self.requests.append(request)
             answer = self.answers.pop(0) if self.answers else (200, {})
+            if self.largest is not None and len(request.body) > self.largest:
+                answer = (413, {})
             self._changed.notify_all()
             return answer
 

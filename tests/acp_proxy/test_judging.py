@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from callgate.surfaces.acp_proxy.judging import JudgedTool, merged, read
+from callgate.surfaces.acp_proxy.judging import JudgedTool, is_plain_switch, merged, read
 from callgate.surfaces.acp_proxy.updates import with_texts
 
 CWD = "/w"
@@ -34,6 +34,15 @@ DIFF = {"type": "diff", "path": "/w/a", "oldText": None, "newText": "x"}
         ),
         ({"kind": "edit", "content": [DIFF]}, ("write_file", {"path": "/w/a", "content": "x"})),
         ({"kind": "read", "rawInput": {"file_path": "/w/a"}}, ("read_file", {"path": "/w/a"})),
+        (
+            {
+                "kind": "edit",
+                "rawInput": {"path": "a", "file_path": "a", "content": "x", "cmd": None},
+                "content": [DIFF],
+                "locations": [{"path": "/w/a", "line": 3}],
+            },
+            ("write_file", {"path": "/w/a", "content": "x"}),
+        ),
         ({"kind": "delete", "rawInput": {"path": "a"}}, ("delete_file", {"path": "/w/a"})),
         ({"kind": "fetch", "rawInput": {"url": "https://a.b"}}, ("web_fetch", {"url": "https://a.b"})),
     ],
@@ -56,10 +65,43 @@ def test_what_agents_say_becomes_a_tool(state: dict[str, Any], expected: tuple[s
         {"kind": "execute", "content": [DIFF]},
         {"kind": "other", "rawInput": {"server": "x", "tool": "y"}},
         {"kind": "read", "rawInput": {"path": ["a"]}},
+        {"kind": "edit", "rawInput": {"path": "ok.txt", "file_path": "/w/.env", "content": "x"}},
+        {"kind": "edit", "rawInput": {"path": "a", "content": "x", "file_text": "y"}},
+        {"kind": "edit", "rawInput": {"path": "a", "old_string": "x", "new_string": "y", "newText": "z"}},
+        {"kind": "edit", "rawInput": {"path": "b", "content": "x"}, "content": [DIFF]},
+        {"kind": "edit", "rawInput": {"path": "a", "content": "other"}, "content": [DIFF]},
+        {"kind": "edit", "rawInput": {"path": "a", "content": "x"}, "locations": [{"path": "/w/.env"}]},
+        {"kind": "edit", "content": [DIFF], "locations": [{"path": "/w/.env"}]},
+        {"kind": "read", "rawInput": {"path": "a"}, "locations": [{"path": "a"}, {"path": "/etc/passwd"}]},
+        {"kind": "read", "rawInput": {"path": "a"}, "locations": "a"},
+        {"kind": "execute", "rawInput": {"command": "ls", "cmd": "rm x"}},
+        {"kind": "execute", "rawInput": {"command": "ls", "cwd": "/w", "workdir": "/etc"}},
+        {"kind": "execute", "rawInput": {"command": "ls"}, "content": [DIFF]},
+        {"rawInput": {"command": "create", "path": "/w/a", "file_text": "x"}},
+        {"rawInput": {"url": "https://a.b", "path": "/w/a", "content": "x"}},
     ],
 )
 def test_what_says_too_little_or_two_things_is_not_known(state: dict[str, Any]) -> None:
     assert read(state, CWD).tool == "agent_action"
+
+
+@pytest.mark.parametrize(
+    ("more", "plain"),
+    [
+        ({}, True),
+        ({"rawInput": {}}, True),
+        ({"rawInput": {"plan": "1. Do it."}}, True),
+        ({"rawInput": {"command": "rm -rf /"}}, False),
+        ({"rawInput": {"plan": "x", "command": "rm -rf /"}}, False),
+        ({"rawInput": "rm"}, False),
+        ({"content": [DIFF]}, False),
+        ({"locations": [{"path": "/w/a"}]}, False),
+    ],
+)
+def test_a_question_about_the_mode_names_nothing_to_run_or_change(more: dict[str, Any], plain: bool) -> None:
+    assert is_plain_switch({"kind": "switch_mode", **more}) is plain
+    assert not is_plain_switch({"kind": "execute", **more})
+    assert read({"kind": "switch_mode", **more}, CWD).tool == "agent_action"
 
 
 def test_a_text_of_json_is_the_input_while_the_call_has_not_run() -> None:

@@ -358,6 +358,15 @@ async def test_a_workspace_may_be_reached_by_a_link(opened: Open, workspace: Pat
     assert (written["result"], ran["out"]) == ({}, "x")
 
 
+@pytest.mark.parametrize(("mode", "writes"), [("read", False), ("ask", True), ("guarded", True), ("write", True)])
+async def test_the_agent_writes_in_its_workspace_where_the_mode_lets_it(
+    opened: Open, workspace: Path, mode: str, writes: bool
+) -> None:
+    async with opened("--mode", mode) as editor:
+        await play(await editor.new(workspace), {"run": "echo new > made"})
+    assert (workspace / "made").exists() is writes
+
+
 async def test_mode_read_without_a_sandbox_is_refused(opened: Open) -> None:
     with pytest.raises(Fault, match="needs the sandbox"):
         async with opened("--mode", "read", settings='sandbox = "off"\n'):

@@ -193,6 +193,14 @@ async def test_a_change_of_the_agents_mode_is_the_editors_to_answer(opened: Open
     assert outcomes(results) == [{"outcome": {"outcome": "selected", "optionId": "always"}}]
 
 
+async def test_a_change_of_mode_that_brings_a_command_is_judged(opened: Open, home: Path, workspace: Path) -> None:
+    async with opened() as editor:
+        talk = await editor.new(workspace)
+        talk.allow("allow_always")
+        await play(talk, permission("m", kind="switch_mode", title="Ready?", rawInput={"command": "rm -rf /"}))
+    assert "agent_action" in [each["tool"] for each in records(home)]
+
+
 async def test_what_the_agent_changes_by_itself_is_recorded(opened: Open, home: Path, workspace: Path) -> None:
     (workspace / "kept").write_text("x")
     async with opened() as editor:

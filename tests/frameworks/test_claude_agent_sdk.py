@@ -9,7 +9,7 @@ import pytest
 from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, create_sdk_mcp_server, query, tool
 
 from callgate import Gate
-from callgate.adapters.claude_agent_sdk import gate_options
+from callgate.adapters.claude_agent_sdk import gate_options, leads_elsewhere
 from tests.frameworks.claude_server import serving
 from tests.frameworks.contract import *  # noqa: F403
 from tests.frameworks.contract import LIMIT_S, gate_for
@@ -201,3 +201,63 @@ async def test_what_could_change_a_call_after_us_is_refused(
     async with gate_for(tmp_path, home) as gate:
         with pytest.raises(ValueError, match="could change"):
             gate_options(gate, ClaudeAgentOptions(**options))
+
+
+async def test_claude_code_works_in_the_workspace_of_the_gate(home: Path, tmp_path: Path) -> None:
+    async with gate_for(tmp_path, home) as gate:
+        for cwd in ("/etc", tmp_path):
+            with pytest.raises(ValueError, match="workspace"):
+                gate_options(gate, ClaudeAgentOptions(cwd=cwd))
+        assert gate_options(gate, ClaudeAgentOptions()).cwd == gate.session.workspace
+        assert gate_options(gate).cwd == gate.session.workspace
+        (tmp_path / "link").symlink_to(gate.session.workspace)
+        gate_options(gate, ClaudeAgentOptions(cwd=tmp_path / "link"))
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "cwd", "decision"),
+    [
+        ("Read", {"file_path": "a"}, "", "allow"),
+        ("Read", {"file_path": "passwd"}, "/etc", "deny"),
+        ("Read", {"file_path": "~/.bashrc"}, "", "deny"),
+        ("Grep", {"pattern": "root"}, "", "allow"),
+        ("Grep", {"pattern": "root"}, "/etc", "deny"),
+        ("Grep", {"pattern": "root", "path": ""}, "/etc", "deny"),
+        ("Grep", {"pattern": "root", "path": None}, "/etc", "deny"),
+        ("Glob", {"pattern": "**/*.{ts,tsx}"}, "", "allow"),
+        ("Glob", {"pattern": "*"}, "/etc", "deny"),
+        ("Glob", {"pattern": "/etc/*"}, "", "deny"),
+        ("Glob", {"pattern": "../*"}, "", "deny"),
+        ("Glob", {}, "", "deny"),
+    ],
+)
+async def test_a_path_is_judged_as_the_one_that_is_used(
+    home: Path, tmp_path: Path, tool: str, arguments: dict[str, Any], cwd: str, decision: str
+) -> None:
+    async with gate_for(tmp_path, home, Person()) as gate:
+        (matcher,) = gate_options(gate).hooks["PreToolUse"]  # type: ignore[index]
+        event = {"tool_use_id": "t", "session_id": "s", "tool_name": tool, "tool_input": arguments}
+        where = cwd or gate.session.workspace
+        output = (await matcher.hooks[0]({**event, "cwd": where}, "t", None))["hookSpecificOutput"]  # type: ignore
+        assert output["permissionDecision"] == decision, output
+        if decision == "allow":
+            assert output["updatedInput"].get("file_path", output["updatedInput"].get("path", "")).startswith(where)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "leads"),
+    [
+        ("src/**/*.py", False),
+        ("**/{package.json,tsconfig.json}", False),
+        ("{/etc,src}/*", True),
+        (".{,x}./*", True),
+        ("{.,a}{.,b}/*", True),
+        ("\\.\\./*", True),
+        ("~/*", True),
+        ("c:/*", True),
+        (None, True),
+        ("{a,b}" * 12, True),
+    ],
+)
+def test_a_pattern_stays_in_its_directory(pattern: str | None, leads: bool) -> None:
+    assert leads_elsewhere(pattern) is leads

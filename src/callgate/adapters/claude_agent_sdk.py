@@ -6,12 +6,17 @@ Claude Code runs its tools itself: a call is open from the hook before it to the
 so that the record has its end. It blocks where our hook fails (`on_failure="block"`), and the
 answer is always a decision: `can_use_tool` and its own permissions, which are not asked for tools
 that are allowed, have no say. Its commands run outside of our sandbox.
+
+It works in the gate's workspace. A path is judged, and then used, as an absolute one: what it is
+relative to moves with the commands of Claude Code.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
+import re
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -51,6 +56,10 @@ PATHS = {
     "Read": ("file_path",),
     "Write": ("file_path",),
 }
+_SEARCHES = ("Glob", "Grep", "LS")
+"""They look where Claude Code is, if they are told no path."""
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_MOST_PATTERNS = 256
 _COULD = "could change what runs after callgate has judged it"
 HOOK_S = 900.0
 """How long Claude Code waits for our hook: a person may take their time to answer."""
@@ -70,8 +79,16 @@ def gate_options(
 
     A hook of somebody else could change what runs after we have judged it. So no settings file is
     loaded, and options that have such a hook, or name settings or plugins, are a `ValueError`.
-    `trust_settings`: what the options name is loaded all the same."""
+    `trust_settings`: what the options name is loaded all the same. `cwd` is the gate's workspace;
+    another one is a `ValueError`."""
     options = options or ClaudeAgentOptions()
+    workspace = gate.session.workspace
+    if options.cwd is None:
+        options = dataclasses.replace(options, cwd=workspace)
+    elif os.path.realpath(options.cwd) != os.path.realpath(workspace):
+        raise ValueError(
+            f"cwd is {os.fspath(options.cwd)!r}, and the gate's workspace {workspace!r}"
+        )
     given = dict(options.hooks or {})
     if given.get("PreToolUse"):
         raise ValueError(f"the options have a PreToolUse hook already, which {_COULD}")
@@ -109,6 +126,10 @@ class _OpenCalls:
         allowed: asyncio.Future[dict[str, Any]] = loop.create_future()
         ended: asyncio.Future[Any] = loop.create_future()
         id = event["tool_use_id"]
+        name, where = event["tool_name"], event.get("cwd") or self._guard.gate.session.workspace
+        given = with_absolute_paths(name, event["tool_input"], where)
+        if name == "Glob" and leads_elsewhere(given.get("pattern")):
+            return _decision("deny", "The pattern of Glob leads out of its path: use `path`.")
 
         async def run(judged: dict[str, Any]) -> Any:
             self._ends[id] = (event["session_id"], ended)
@@ -118,9 +139,7 @@ class _OpenCalls:
             finally:
                 self._ends.pop(id, None)
 
-        call = self._tasks.start(
-            self._guard.call(event["tool_name"], event["tool_input"], run, call_id=id)
-        )
+        call = self._tasks.start(self._guard.call(name, given, run, call_id=id))
         call.add_done_callback(partial(_report_refusal, allowed))
         try:
             return _decision("allow", "callgate", await allowed)
@@ -157,6 +176,38 @@ class _OpenCalls:
             ended.set_result(result)
         else:
             ended.set_exception(error)
+
+
+def with_absolute_paths(name: str, arguments: Mapping[str, Any], cwd: str) -> dict[str, Any]:
+    """The arguments of a tool of Claude Code with the paths that it would take in `cwd`."""
+    found = dict(arguments)
+    for parameter in PATHS.get(name, ()):
+        path = found.get(parameter)
+        if isinstance(path, str) and path.strip():
+            found[parameter] = os.path.join(cwd, os.path.expanduser(path.strip()))
+        elif name in _SEARCHES and (path is None or isinstance(path, str)):
+            found[parameter] = cwd
+    return found
+
+
+def leads_elsewhere(pattern: Any) -> bool:
+    """Whether a pattern of files may name one outside of the directory that it is used in."""
+    waiting, seen = [pattern], 0
+    while waiting:
+        each, seen = waiting.pop(), seen + 1
+        if (
+            not isinstance(each, str)
+            or each.strip().startswith(("/", "~"))
+            or seen > _MOST_PATTERNS
+        ):
+            return True
+        if ".." in each or "\\" in each or re.match(r"[A-Za-z]:", each):
+            return True
+        if (braces := _BRACES.search(each)) is not None:
+            waiting += [
+                each[: braces.start()] + one + each[braces.end() :] for one in braces[1].split(",")
+            ]
+    return False
 
 
 def _decision(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
 
-from callgate.audit.records import CallRecord
+from callgate.audit.records import CallRecord, line_hash
 from callgate.export.ocsf import api_activity
 
 Format = Literal["jsonl", "ocsf", "csv"]
@@ -22,6 +23,8 @@ COLUMNS = (
     "args_hash", "result", "trace",
 )  # fmt: skip
 """Of CSV, in their order."""
+_SHORTENED = ("caller", "principal", "tool", "call_id", "session", "cwd")
+_LONGEST = 64
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _FORMULA = re.compile(r"\A[=+\-@]")
 
@@ -35,6 +38,8 @@ class Row(msgspec.Struct, frozen=True):
     """Without its end; there is no other line end in it."""
     severity: int
     """Of syslog: 4 for what was denied, 5 for what failed, else 6."""
+    shorten: Callable[[], Row] | None = None
+    """Makes what stands for it at a sink that does not take one so large."""
 
 
 class Encoding(msgspec.Struct, frozen=True):
@@ -51,7 +56,25 @@ def encoding_of(format: Format) -> Encoding:
 
 def make_row(encoding: Encoding, record: CallRecord, raw: bytes, home: str) -> Row:
     severity = 4 if record.decision == "deny" else 5 if record.error_class is not None else 6
-    return Row(record.id, record.ts, encoding.encode(record, raw, home), severity)
+    shorten = partial(_shortened, encoding, record, raw, home, severity)
+    return Row(record.id, record.ts, encoding.encode(record, raw, home), severity, shorten)
+
+
+def _shortened(encoding: Encoding, record: CallRecord, raw: bytes, home: str, severity: int) -> Row:
+    """Which record it was, how it ended and the hash of its line, in a thousand bytes or two."""
+    stub = CallRecord(
+        id=record.id,
+        ts=record.ts,
+        decision=record.decision,
+        args=f"left out: {len(raw)} bytes, too large for the sink; hash {line_hash(raw)}",
+        chain=record.chain,
+        n=record.n,
+        prev=record.prev,
+        error_class=record.error_class,
+        **{name: getattr(record, name)[:_LONGEST] for name in _SHORTENED},
+    )
+    line = encoding.encode(stub, msgspec.json.encode(stub), home)
+    return Row(record.id, record.ts, line, severity)
 
 
 def _ocsf(record: CallRecord, raw: bytes, home: str) -> bytes:

@@ -39,6 +39,8 @@ class Summary(msgspec.Struct):
     records: int = 0
     dropped: int = 0
     """Files of the logs that were dropped before they were exported."""
+    shortened: int = 0
+    """Records of which the sink took no more than their id and hash."""
 
 
 class Export:
@@ -114,9 +116,11 @@ class Export:
             try:
                 await self._sink.send(rows)
                 return
-            except TooLarge:
+            except TooLarge as error:
+                rows = rows[error.accepted :]
                 if len(rows) == 1:
-                    raise
+                    rows = [self._shortened(rows[0], error)]
+                    continue
                 half = len(rows) // 2
                 await self._send(rows[:half])
                 await self._send(rows[half:])
@@ -132,6 +136,15 @@ class Export:
                 if self._retry_s is not None and waited + wait_s > self._retry_s:
                     raise
             await asyncio.sleep(wait_s)
+
+    def _shortened(self, row: Row, problem: TooLarge) -> Row:
+        """What is sent in place of a row that no sink of this kind would ever take: it must not
+        keep back all that come after it."""
+        if row.shorten is None:
+            raise problem
+        self.summary.shortened += 1
+        self._report(f"{problem}; of record {row.id} only its id and hash are sent")
+        return row.shorten()
 
 
 def cursor_path(home: str, target: str, format: str) -> str:

@@ -51,7 +51,8 @@ _NODE_PROXY = {"NODE_USE_ENV_PROXY": "1"}
 """Node reaches named hosts through the sandbox's proxy only if it is told to."""
 _EMPTY = "callgate-acp-"
 """How a directory is called that is made for the process that is greeted."""
-_WRITES = (Mode.ASK, Mode.WRITE)
+_WRITES = (Mode.ASK, Mode.GUARDED, Mode.WRITE)
+_WITHOUT_SANDBOX = (Mode.ASK, Mode.WRITE)
 
 
 class ProxyOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,7 +184,7 @@ async def _launch(
 ) -> tuple[Launcher, Command]:
     """What starts the agent in its sandbox."""
     sandbox, agent = wired.sandbox, known_agents.find(argv)[1]
-    if sandbox.surroundings.profile is None and mode not in _WRITES:
+    if sandbox.surroundings.profile is None and mode not in _WITHOUT_SANDBOX:
         raise ToolError(f"Mode {mode} needs the sandbox around the agent, which is off.")
     await sandbox.ready()
     ours = without_secrets_keys(os.environ)

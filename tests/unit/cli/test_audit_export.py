@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from callgate.audit import log as audit_log
+from callgate.audit.records import line_hash
 from callgate.export.ocsf import OCSF_VERSION
 from tests import ocsf
 from tests.http_receiver import receiving
@@ -100,6 +101,31 @@ def test_a_sink_that_is_busy_is_tried_again_and_loses_nothing(log: Path, ws: Pat
         export(ws, "--to", sink.url)
         taken = sink.requests[3:]
     assert [each for request in taken for each in ids(request.body)] == all_ids(log)
+
+
+def write_with_large_ones(log: Path, size: int) -> list[str]:
+    """Records after those of `log`: every third is as long as that."""
+    more = [record(COUNT + n, args="a" * (size if n % 3 == 1 else 10), cwd="/" + "w" * 300) for n in range(9)]
+    write(str(log), more)
+    return [each.id for each in more if len(each.args) == size]
+
+
+@pytest.mark.parametrize("format", ["jsonl", "ocsf", "csv"])
+def test_a_record_that_is_too_large_for_a_sink_is_shortened_and_the_others_go_on(
+    log: Path, ws: Path, format: str
+) -> None:
+    large = write_with_large_ones(log, 50_000)
+    with receiving() as sink:
+        sink.largest = 4000
+        ran = export(ws, "--to", sink.url, "--format", format)
+        taken = b"".join(each.body for each in sink.requests if len(each.body) <= sink.largest).decode()
+    assert len(large) == 3
+    assert "shortened 3" in ran.err
+    assert all(each in ran.err for each in large)
+    for id in all_ids(log):
+        assert taken.count(id) == 1, id
+    raw = {json.loads(line)["id"]: line for line in log.read_bytes().splitlines()}
+    assert all(line_hash(raw[id]) in taken for id in large)
 
 
 def test_a_sink_that_refuses_ends_it_and_keeps_the_place(log: Path, ws: Path) -> None:
@@ -236,6 +262,21 @@ def test_syslog_by_datagrams(kind: str, log: Path, ws: Path, tmp_path: Path) -> 
         messages = [server.recv(65536) for _ in range(COUNT)]
         process.communicate()
         assert process.returncode == 0
+    check_syslog(messages, log)
+
+
+def test_a_record_that_is_too_large_for_a_datagram_is_shortened(log: Path, ws: Path) -> None:
+    large = write_with_large_ones(log, 70_000)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(30)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        ran = export(ws, "--to", f"syslog+udp://127.0.0.1:{server.getsockname()[1]}")
+        messages = [server.recv(65536) for _ in range(COUNT + 9)]
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.recv(65536)
+    assert f"shortened {len(large)}" in ran.err
     check_syslog(messages, log)
 
 

@@ -103,3 +103,51 @@ def test_without_a_program_there_is_nothing_to_run(place: Path) -> None:
     assert sandbox(place).returncode == 2
     (place / "gate/settings.toml").write_text('sandbox = "off"\n')
     assert sandbox(place, "--", "true").returncode == 2
+
+
+def agent(place: Path, name: str, script: str) -> str:
+    """A program with the name of an agent."""
+    program = place / "bin" / name
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+SETTINGS = {
+    "claude": (".claude/settings.json", ".claude/settings.local.json", ".claude/plugins/x", ".claude/skills/x"),
+    "codex": (".codex/config.toml", ".codex/hooks.json", ".codex/rules/x"),
+    "gemini": (".gemini/settings.json", ".gemini/extensions/x"),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("exists", [True, False])
+def test_an_agent_cannot_write_what_it_runs_outside_later(place: Path, name: str, exists: bool) -> None:
+    own = place / "person" / f".{name}"
+    own.mkdir()
+    in_workspace = (*(path for paths in SETTINGS.values() for path in paths), ".qwen/settings.json", ".git/config")
+    paths = [place / "person" / each for each in SETTINGS[name]] + [place / "work" / each for each in in_workspace]
+    if exists:
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("{}")
+    lines = [f"mkdir -p {path.parent}; echo '{{\"x\": 1}}' > {path}; rm -f {path}; mv {path.parent} {path.parent}.away"
+             for path in paths]  # fmt: skip
+    program = agent(place, name, "\n".join([*lines, f"echo kept > {own}/state", "echo made > made"]))
+    done = sandbox(place, "--no-hooks", "--", program)
+    assert done.returncode == 0, done.stderr
+    assert (own / "state").read_text() == "kept\n"
+    assert (place / "work/made").exists()
+    for path in paths:
+        assert path.exists() is exists, path
+        assert not exists or path.read_text() == "{}", path
+        assert path.parent == own or path.parent.exists() is exists, path
+
+
+def test_an_agent_whose_settings_are_a_link_is_not_started(place: Path) -> None:
+    (place / "person/.claude").mkdir()
+    (place / "person/.claude/settings.json").symlink_to(place / "elsewhere.json")
+    done = sandbox(place, "--no-hooks", "--", agent(place, "claude", "echo ran"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "settings.json is a link" in done.stderr

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callgate.config.agents.jsonc_edits import NotJson, parse, value_of, with_item, without_items
+from callgate.config.agents.jsonc_edits import NotJson, parse, value_of, with_first_member, with_item, without_items
 
 PATH = ("hooks", "Pre")
 ITEM = {"ours": True, "hooks": [{"command": 'a "quoted" // word'}]}
@@ -47,7 +47,21 @@ def test_comments_survive() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[", "{]", '{"a" 1}', '{"a": 1} x', "nope", '{"hooks": 1}', '{"hooks": {"Pre": {}}}', "[]"]
+    "text",
+    [
+        "[",
+        "{]",
+        '{"a" 1}',
+        '{"a": 1} x',
+        "nope",
+        '{"hooks": 1}',
+        '{"hooks": {"Pre": {}}}',
+        "[]",
+        '{"a": "\\q"}',
+        '{"\\q": 1}',
+        '{"a": 1.2.3}',
+        '{"a": 01}',
+    ],
 )
 def test_what_cannot_be_edited_is_refused(text: str) -> None:
     with pytest.raises(NotJson):
@@ -73,3 +87,49 @@ def test_any_document_keeps_its_meaning(before: dict[str, object], items: list[o
     assert value_of(added, parse(added)) == {**before, "hooks": {"Pre": [*items, ITEM]}}
     removed = without_items(added, PATH, is_ours)
     assert value_of(removed, parse(removed)) == document
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ('{"hooks": {"Pre": [1 /* a, b */, {"ours": 1}, 2]}}', [1, 2]),
+        ('{"hooks": {"Pre": [1 // a, b\n, {"ours": 1} /* c, */, // d\n 2,]}}', [1, 2]),
+        ('{"hooks": {"Pre": [1, // a, b\n {"ours": 1}]}}', [1]),
+        ('{"hooks": {"Pre": [1, // a, b\n {"ours": 1} // c\n]}}', [1]),
+        ('{"hooks": {"Pre": [// a, b\n {"ours": 1}]}}', []),
+        ('{"hooks": {"Pre": [/* a, b */ {"ours": 1}, 2]}}', [2]),
+        ('{"hooks": {"Pre": [{"ours": 1} // a, b\n, 2]}}', [2]),
+        ('{"hooks": {"Pre": [\r\n  1, // a, b\r\n  {"ours": 1}\r\n]}}', [1]),
+    ],
+)
+def test_comments_around_an_item_that_goes_stay_and_are_no_commas(text: str, rest: list[int]) -> None:
+    removed = without_items(text, PATH, is_ours)
+    assert value_of(removed, parse(removed))["hooks"]["Pre"] == rest
+    for comment in ("a, b", "c", "d"):
+        assert (f"/ {comment}" in removed or f"* {comment}" in removed) is (
+            f"/ {comment}" in text or f"* {comment}" in text
+        )
+
+
+@pytest.mark.parametrize(
+    "text", ["{ // note\n}", "{\n  /* note */\n}", '{"hooks": { // note\n }}', '{"hooks": {"Pre": [ // note\n ]}}']
+)
+def test_a_comment_in_what_is_empty_stays(text: str) -> None:
+    added = with_item(text, PATH, ITEM)
+    assert value_of(added, parse(added))["hooks"]["Pre"] == [ITEM]
+    assert "note" in added
+    removed = without_items(added, PATH, is_ours)
+    assert value_of(removed, parse(removed))["hooks"]["Pre"] == []
+    assert "note" in removed
+
+
+def test_of_an_item_that_stays_only_what_is_ours_goes() -> None:
+    text = '{"hooks": {"Pre": [{"hooks": [{"a": 1}, {"ours": 1}, {"b": 2}]}, {"ours": 1}, {"hooks": 3}, 4]}}'
+    removed = without_items(text, PATH, is_ours, "hooks")
+    assert value_of(removed, parse(removed))["hooks"]["Pre"] == [{"hooks": [{"a": 1}, {"b": 2}]}, {"hooks": 3}, 4]
+
+
+def test_a_first_member_is_put_into_the_object_and_not_into_a_comment() -> None:
+    for text in ('// {see docs}\n{\n  "a": 1\n}', '/* { */ {"a": 1}'):
+        added = with_first_member(text, "version", 1)
+        assert value_of(added, parse(added)) == {"version": 1, "a": 1}

@@ -59,6 +59,8 @@ def export(options: Namespace) -> int:
             cursor.close()
     if options.to is not None or options.output is not None:
         say(f"records {summary.records}")
+        if summary.shortened:
+            say(f"shortened {summary.shortened}, which the sink does not take whole")
     return OK
 
 

@@ -3,7 +3,8 @@
     settings -> places of the program -> jail -> plan -> order -> `terminal_runs`
 
 The workspace is writable, our home is masked, and of the user's home there is what any command
-sees and the agent's own directory. An agent that we know gets its hooks for this run.
+sees and the agent's own directory. An agent that we know gets its hooks for this run. What an
+agent or git would run outside later stays as it is, or stays missing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import shutil
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import msgspec
 
@@ -21,6 +22,7 @@ from callgate.cli.errors import CliError
 from callgate.cli.hooks import editing, scripts
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.sandboxed_agents import prepared, terminal_runs
+from callgate.cli.sandboxed_agents.agent_files import own_directories, without_later_runs
 from callgate.config.agents.settings_files import (
     AGENTS,
     hook_directory,
@@ -43,19 +45,6 @@ from callgate.sandbox.plans import Bubblewrap, CannotGuarantee, choose
 from callgate.sandbox.processes.ordering import order as make_order
 from callgate.surfaces.socket.instances import live
 from callgate.wiring.components import surroundings
-
-_OWN: Mapping[str, tuple[str, ...]] = {
-    "claude": (".claude", ".local/share/claude", ".cache/claude-cli-nodejs"),
-    "codex": (".codex",),
-    "gemini": (".gemini",),
-    "cursor": (".cursor", ".config/cursor"),
-    "opencode": (".config/opencode", ".local/share/opencode", ".cache/opencode",
-                 ".local/state/opencode"),
-    "qwen": (".qwen",),
-    "vibe": (".vibe",),
-    "kimi": (".kimi-code",),
-}  # fmt: skip
-"""Below the user's home: what an agent keeps of its own, its logins among it."""
 
 
 def sandbox(options: Namespace) -> int:
@@ -141,7 +130,7 @@ def _jail(
         revealed = (Root(hook_directory(home, agent)), Root(sockets_directory(home)))
     word, hosts = _network(network, settings.hooks)
     enclosure = Enclosure(Profile.WORKSPACE, word, hosts=hosts, revealed=revealed)
-    own = tuple(_own(agent)) if settings.hooks.home != "none" else ()
+    own = tuple(own_directories(agent)) if settings.hooks.home != "none" else ()
     readable = (*around.surroundings.readable, *own)
     around.renew(msgspec.structs.replace(around.surroundings, readable=readable))
     jail = around.jail(enclosure, session)
@@ -151,7 +140,7 @@ def _jail(
     if rules is not None and (bound := rules(workspace)):
         matches = find(bound, (workspace,), ())
         jail = with_masks(jail, matches.hidden, matches.read_only)
-    return jail
+    return without_later_runs(jail, workspace, agent)
 
 
 def _roots(settings: Settings, program: str, agent: str | None) -> Iterable[Root]:
@@ -161,22 +150,10 @@ def _roots(settings: Settings, program: str, agent: str | None) -> Iterable[Root
             before, inside, _ = path.partition("/node_modules/")
             yield Root(before + "/node_modules" if inside else os.path.dirname(path))
     if settings.hooks.home != "none":
-        for path in _own(agent):
+        for path in own_directories(agent):
             yield Root(path, writable=settings.hooks.home == "write")
     for root in settings.workspace.extra_roots:
         yield Root(os.path.expanduser(root.path), writable=root.access == "write")
-
-
-def _own(agent: str | None) -> Iterable[str]:
-    if agent is None:
-        return
-    user = os.path.expanduser("~")
-    for name in _OWN[agent]:
-        if os.path.exists(path := os.path.join(user, name)):
-            yield path
-    variable = AGENTS[agent].home_variable
-    if variable is not None and (given := os.environ.get(variable)) and os.path.isdir(given):
-        yield os.path.realpath(given)
 
 
 def _network(

@@ -7,7 +7,7 @@ SETTINGS = """\
 # an example. `callgate doctor` says whether the file is right, `callgate policy explain TOOL
 # key=value ...` what it decides.
 
-# The ceiling of what may run without a question: none, read, ask or write.
+# The ceiling of what may run without a question: none, read, ask, guarded or write.
 mode = "ask"
 
 [tools]

@@ -79,8 +79,18 @@ def with_item(text: str, path: Sequence[str], item: Any) -> str:
     return _insert(text, node, "", item, len(path) + 1)
 
 
-def without_items(text: str, path: Sequence[str], is_ours: Callable[[Any], bool]) -> str:
+def with_first_member(text: str, key: str, value: Any) -> str:
+    """The text of an object that is not empty, with one more member before the others."""
+    at = parse(text).start + 1
+    indent = _unit(text) or "  "
+    return f"{text[:at]}\n{indent}{json.dumps(key)}: {json.dumps(value)},{text[at:]}"
+
+
+def without_items(
+    text: str, path: Sequence[str], is_ours: Callable[[Any], bool], inner: str | None = None
+) -> str:
     """The text without the items of a list for which `is_ours` holds; the same if there are none.
+    `inner`: of those that stay, also without such items of the list that they have there.
     Raises `NotJson`."""
     while True:
         node: Node | None = parse(text)
@@ -88,10 +98,15 @@ def without_items(text: str, path: Sequence[str], is_ours: Callable[[Any], bool]
             node = None if node is None or node.kind != "object" else node.get(key)
         if node is None or node.kind != "array":
             return text
-        ours = [each for each in node.items if is_ours(value_of(text, each))]
+        within = [each.get(inner) for each in node.items if inner is not None]
+        lists = [node, *(each for each in within if each is not None and each.kind == "array")]
+        ours = [
+            (each, item) for each in lists for item in each.items if is_ours(value_of(text, item))
+        ]
         if not ours:
             return text
-        text = _without(text, node, ours[-1])
+        whole = [pair for pair in ours if pair[0] is node]
+        text = _without(text, *(whole or ours)[-1])
 
 
 def _insert(text: str, parent: Node, before: str, value: Any, depth: int) -> str:
@@ -103,7 +118,9 @@ def _insert(text: str, parent: Node, before: str, value: Any, depth: int) -> str
     if not children:
         inner = _indent_at(text, parent.start) + step
         body = before + dumped.replace("\n", "\n" + inner)
-        return f"{text[: parent.start + 1]}\n{inner}{body}\n{inner[: -len(step)]}{text[close:]}"
+        kept = text[parent.start + 1 : close].rstrip()  # comments
+        head = text[: parent.start + 1] + kept
+        return f"{head}\n{inner}{body}\n{inner[: -len(step)]}{text[close:]}"
     last = children[-1].end
     after = _past_blank(text, last)
     has_comma = text[after : after + 1] == ","
@@ -119,17 +136,35 @@ def _insert(text: str, parent: Node, before: str, value: Any, depth: int) -> str
 
 
 def _without(text: str, parent: Node, item: Node) -> str:
+    """Without an item and one of the commas around it; comments around it stay."""
     at = parent.items.index(item)
     after = _past_blank(text, item.end)
-    if text[after : after + 1] == ",":
-        start = parent.items[at - 1].end if at else parent.start + 1
-        if at:
-            comma = text.index(",", start)
-            return text[: comma + 1] + text[after + 1 :]
-        return text[:start] + text[after + 1 :]
+    has_comma = text[after : after + 1] == ","
     start = parent.items[at - 1].end if at else parent.start + 1
-    end = item.end if at else parent.end - 1
-    return text[:start] + text[end:]
+    between, tail = text[start : item.start], text[item.end :]
+    if at:
+        comma = _past_blank(text, start)
+        between = text[start:comma] + text[comma + 1 : item.start]
+    if has_comma:
+        if at:
+            start, between = comma + 1, text[comma + 1 : item.start]
+        tail = _joined(text[item.end : after], text[after + 1 :])
+    elif not at and not _comments(between) and not _comments(text[item.end : parent.end - 1]):
+        tail = text[parent.end - 1 :]
+    return text[:start] + _joined(between, tail)
+
+
+def _joined(blank: str, tail: str) -> str:
+    """The comments of what stands between two tokens, and a text that is not part of them."""
+    kept = _comments(blank)
+    if "//" in kept and not tail.lstrip(" \t\r").startswith("\n"):
+        kept += "\n"
+    return kept + tail
+
+
+def _comments(blank: str) -> str:
+    """What stands between two tokens, if there is more in it than spaces."""
+    return blank.rstrip() if blank.strip() else ""
 
 
 def _past_blank(text: str, at: int) -> int:
@@ -181,8 +216,15 @@ class _Reader:
         match = _STRING.match(self.text, self.at) or _PLAIN.match(self.text, self.at)
         if match is None:
             raise self.wrong()
+        self._load(match[0])
         self.at = match.end()
         return Node("value", start, self.at)
+
+    def _load(self, token: str) -> Any:
+        try:
+            return json.loads(token)
+        except ValueError:  # such as an escape that JSON has not
+            raise self.wrong() from None
 
     def _members(self, depth: int) -> list[tuple[str, int, Node]]:
         members: list[tuple[str, int, Node]] = []
@@ -192,12 +234,13 @@ class _Reader:
             match = _STRING.match(self.text, start)
             if match is None:
                 raise self.wrong()
+            key = self._load(match[0])
             self.at = match.end()
             self.blank()
             if not self.take(":"):
                 raise self.wrong()
             self.blank()
-            members.append((json.loads(match[0]), start, self.value(depth + 1)))
+            members.append((key, start, self.value(depth + 1)))
 
         self._list("}", member)
         return members

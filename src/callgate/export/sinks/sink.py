@@ -22,7 +22,12 @@ class SinkRefused(Exception):
 
 
 class TooLarge(SinkRefused):
-    """It would perhaps take fewer at once."""
+    """It would perhaps take fewer at once, or a shorter one."""
+
+    def __init__(self, problem: str, accepted: int = 0) -> None:
+        """`accepted`: of the rows, before the one that was too large."""
+        super().__init__(problem)
+        self.accepted = accepted
 
 
 class Sink(Protocol):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from callgate.export.formats import Row
-from callgate.export.sinks.sink import SinkRefused, SinkUnavailable
+from callgate.export.sinks.sink import SinkUnavailable, TooLarge
 
 LOCAL = "/dev/log"
 _FACILITY = 13
@@ -70,17 +70,20 @@ class SyslogSink:
         await asyncio.to_thread(self._send, messages)
 
     def _send(self, messages: list[bytes]) -> None:
+        accepted = 0
         try:
             if self._socket is None:
                 self._socket = self._connect()
             for each in messages:
                 framed = b"%d " % len(each) + each if self._is_stream else each
                 self._socket.sendall(framed)
+                accepted += 1
         except OSError as error:
             self._drop()
             if error.errno == errno.EMSGSIZE:
-                raise SinkRefused(
-                    "a record is larger than a datagram may be: use syslog+tcp or another sink"
+                raise TooLarge(
+                    "a record is larger than a datagram may be: use syslog+tcp or another sink",
+                    accepted,
                 ) from error
             name = self._address.host
             raise SinkUnavailable(f"syslog at {name}: {error.strerror or error}") from error

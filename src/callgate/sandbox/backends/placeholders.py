@@ -18,9 +18,19 @@ from callgate.sandbox import kernel
 MODE = 0o1400
 """No program makes a file like this."""
 
-_CONTENTS = {"commondir": b".\n"}
+_NO_SETTINGS = b"{}\n"
+_CONTENTS = {
+    "commondir": b".\n",
+    "settings.json": _NO_SETTINGS,
+    "settings.local.json": _NO_SETTINGS,
+    "hooks.json": _NO_SETTINGS,
+    "mcp.json": _NO_SETTINGS,
+    "opencode.json": _NO_SETTINGS,
+    "opencode.jsonc": _NO_SETTINGS,
+}
 """git takes most empty files for none, but dies of this one. So it is told that what a repository
-shares with others is where the rest of it is, which is what it thinks anyway."""
+shares with others is where the rest of it is, which is what it thinks anyway. Agents die of
+settings that are not JSON."""
 _DETACH, _NO_LINK = 2, 8
 
 

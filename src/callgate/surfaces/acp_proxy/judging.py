@@ -29,6 +29,8 @@ _OLD = ("old_string", "oldString", "old_text", "oldText", "old_str")
 _NEW = ("new_string", "newString", "new_text", "newText", "new_str")
 _COMMANDS = ("command", "cmd")
 _ALL = ("replace_all", "replaceAll", "multiple")
+_DIRECTORIES = ("cwd", "workdir", "directory", "dir_path")
+_SYNONYMS = (_PATHS, _CONTENTS, _OLD, _NEW, _COMMANDS, _ALL, _DIRECTORIES)
 SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh", "/usr/bin/bash"})
 
 
@@ -69,9 +71,18 @@ def read(state: ToolState, cwd: str) -> JudgedTool:
     input = state.get("rawInput")
     fields = input if isinstance(input, dict) else {}
     found = list(_candidates(state, fields, cwd))
-    if len(found) == 1:
+    if len(found) == 1 and not _is_ambiguous(fields) and _is_about_no_other(state, found[0], cwd):
         return found[0]
     return unknown(state)
+
+
+def is_plain_switch(state: ToolState) -> bool:
+    """Whether a question is about the agent's mode and nothing that it would run or change; a plan
+    may come with it, which is words."""
+    if state.get("kind") != SWITCH_MODE or state.get("locations") or _diffs(state):
+        return False
+    input = state.get("rawInput") or {}
+    return isinstance(input, dict) and input.keys() <= {"plan"}
 
 
 def unknown(state: ToolState) -> JudgedTool:
@@ -105,6 +116,39 @@ def _candidates(state: ToolState, fields: dict[str, Any], cwd: str) -> Iterator[
     yield from _from_diffs(state, cwd)
 
 
+def _is_ambiguous(fields: dict[str, Any]) -> bool:
+    """Whether nobody knows what the agent takes: two names of one argument do not say the same, or
+    arguments of tools of two kinds are given."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    for names in _SYNONYMS:
+        values = [given[name] for name in names if name in given]
+        if any(each != values[0] for each in values):
+            return True
+    kinds = (_COMMANDS, ("url",), (*_PATHS, *_CONTENTS, *_OLD, *_NEW))
+    return sum(not given.keys().isdisjoint(names) for names in kinds) > 1
+
+
+def _is_about_no_other(state: ToolState, judged: JudgedTool, cwd: str) -> bool:
+    """Whether what the question shows beside its input names the file that is judged, if any."""
+    diffs, locations = _diffs(state), state.get("locations") or []
+    if not isinstance(locations, list):
+        return False
+    shown = [each.get("path") if isinstance(each, dict) else None for each in (*diffs, *locations)]
+    path = judged.arguments.get("path")
+    if path is None:  # a command or an address changes what it says, and shows no change
+        return not diffs
+    if not all(isinstance(each, str) and absolute(each, cwd) == path for each in shown):
+        return False
+    return all(_is_same_change(each, judged) for each in diffs)
+
+
+def _is_same_change(diff: dict[str, Any], judged: JudgedTool) -> bool:
+    """A diff shows the new text, or a part of the file around the change."""
+    new = judged.arguments.get("content", judged.arguments.get("new"))
+    shown = diff.get("newText")
+    return isinstance(new, str) and isinstance(shown, str) and new in shown
+
+
 def _edit(fields: dict[str, Any], path: str, kind: Any) -> JudgedTool | None:
     content, old, new = _first(fields, _CONTENTS), _first(fields, _OLD), _first(fields, _NEW)
     if isinstance(old, str) and isinstance(new, str) and kind in (None, "edit"):
@@ -124,11 +168,7 @@ def _edit(fields: dict[str, Any], path: str, kind: Any) -> JudgedTool | None:
 
 def _from_diffs(state: ToolState, cwd: str) -> Iterator[JudgedTool]:
     """A question that shows one change, and says no more, is about that change."""
-    content = state.get("content")
-    blocks = (
-        [each for each in content if isinstance(each, dict)] if isinstance(content, list) else []
-    )
-    diffs = [each for each in blocks if each.get("type") == "diff"]
+    diffs = _diffs(state)
     if state.get("kind") not in (None, "edit") or len(diffs) != 1:
         return
     path, old, new = (diffs[0].get(key) for key in ("path", "oldText", "newText"))
@@ -139,6 +179,12 @@ def _from_diffs(state: ToolState, cwd: str) -> Iterator[JudgedTool]:
         yield JudgedTool("write_file", {"path": where, "content": new})
     elif isinstance(old, str):
         yield JudgedTool("patch_file", {"path": where, "old": old, "new": new})
+
+
+def _diffs(state: ToolState) -> list[dict[str, Any]]:
+    content = state.get("content")
+    blocks = content if isinstance(content, list) else []
+    return [each for each in blocks if isinstance(each, dict) and each.get("type") == "diff"]
 
 
 def command_text(command: Any) -> str | None:
@@ -153,7 +199,7 @@ def command_text(command: Any) -> str | None:
 
 
 def _directory(fields: dict[str, Any], cwd: str) -> dict[str, str]:
-    for name in ("cwd", "workdir", "directory", "dir_path"):
+    for name in _DIRECTORIES:
         value = fields.get(name)
         if isinstance(value, str) and value and absolute(value, cwd) != cwd:
             return {"cwd": absolute(value, cwd)}

@@ -133,7 +133,7 @@ class ProxiedSession:
         """Judge a question of the agent by our policy; the person is asked where that says so."""
         request = read_params(PermissionRequest, params)
         state = judging.merged(self._states.get(request.tool_call_id), request.tool_call)
-        if state.get("kind") == judging.SWITCH_MODE:  # its options are what it is about
+        if judging.is_plain_switch(state):  # its options are what it is about
             return await self._editor.request(wire.PERMISSION, params)
         judged = judging.read(state, self.session.workspace)
         result = await self._ask(judged, request.tool_call_id)

@@ -5,8 +5,9 @@
     resource   type `tool`, and its name as id
     context    `workspace`, `mode`: where, and under which ceiling
 
-True is for what would run without a question, and for nothing else. Nothing runs, nobody is asked,
-nothing is recorded.
+True is for what would run without a question, and for nothing else. Whoever asks runs it, outside
+of our sandbox: what only that would keep in bounds is no. Nothing runs, nobody is asked, nothing
+is recorded.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ def _evaluated(context: Context, asked: Evaluation) -> Evaluated:
             caller=_caller(asked.subject.type),
             principal=asked.subject.id,
         )
-        _, decision = context.runtime.explain(call)
+        _, decision = context.runtime.explain(call, by_agent=True)
     except ToolError as error:
         return _no(error.reason or error.error_class, str(error), Outcome.DENY)
     allowed = decision.outcome is Outcome.ALLOW
