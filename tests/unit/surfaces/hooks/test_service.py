@@ -304,7 +304,7 @@ async def test_a_later_event_from_another_directory_is_refused(agent: Agent) -> 
     root = agent.workspace
     for directory, decision in ((root / "sub", "allow"), (root / "sub/out", "deny"), ("/", "deny")):
         agent.workspace = Path(directory)
-        answer = await agent.before("Bash", id=str(directory), command="touch ok")
+        answer = await agent.before("Known", id=str(directory))
         assert answer["permissionDecision"] == decision
 
 
@@ -348,3 +348,19 @@ async def test_nothing_but_the_command_can_be_changed_by_an_answer(agent: Agent)
     asking = asyncio.create_task(agent.before("Bash", command="rm x"))
     await agent.answered(Outcome.ALLOW, arguments={"command": "rm y", "cwd": "sub"})
     assert (await asking)["permissionDecision"] == "deny"
+
+
+async def test_a_command_that_is_not_understood_asks_in_any_mode(agent: Agent) -> None:
+    agent.hooks._directories.mode = Mode.WRITE
+    assert (await agent.before("Bash", command="rm x"))["permissionDecision"] == "allow"
+    asking = asyncio.create_task(agent.before("Bash", id="2", command="c=rm; $c x"))
+    question = await agent.answered(Outcome.DENY)
+    assert "not fully understood" in question.why
+    assert (await asking)["permissionDecision"] == "deny"
+
+
+@pytest.mark.parametrize("tool", ["NotebookEdit", "mcp__fs__write_file", "Invented"])
+async def test_no_tool_reaches_our_home_in_any_mode(agent: Agent, tool: str) -> None:
+    agent.hooks._directories.mode = Mode.WRITE
+    answer = await agent.before(tool, notebook_path=str(agent.home / "settings.toml"))
+    assert answer["permissionDecision"] == "deny"
