@@ -62,7 +62,7 @@ from callgate.dispatch.running import Running, RunningCall, Stop, StopLimits
 from callgate.dispatch.subjects import Findings, Performer, Subject
 from callgate.dispatch.tools.registry import Registered, Registry
 from callgate.events.log import SessionLog
-from callgate.policy.decide import Decision
+from callgate.policy.decide import Decision, ask_because_doubtful
 from callgate.policy.rules import GuardSettings, Outcome
 
 if TYPE_CHECKING:
@@ -174,6 +174,8 @@ class ToolDispatcher:
             decision = judge(call, subject, self.authority)
             if by_agent:
                 decision = self.confinement.unbound(call, subject, decision)
+            if performer is not None and performer.is_doubtful:
+                decision = ask_because_doubtful(decision)
             if subject.enclosure is not None:
                 self.confinement.ensure(call, subject, decision)
             if decision.budgets:

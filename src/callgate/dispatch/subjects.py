@@ -68,6 +68,8 @@ class Performer(msgspec.Struct, frozen=True):
     """Makes what is run of what the tool would run."""
     by_agent: bool = True
     """Nothing of ours is around its commands, as in an editor's terminal."""
+    is_doubtful: bool = False
+    """It may do something that its words do not say: no mode lets it run without a question."""
 
     def take(self, tool: Registered) -> Registered:
         return msgspec.structs.replace(tool, factory=self.wrap(tool.factory))

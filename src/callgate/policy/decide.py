@@ -214,6 +214,20 @@ def ask_because_unbound(decision: Decision) -> Decision:
     )
 
 
+def ask_because_doubtful(decision: Decision) -> Decision:
+    """What is decided of a command of an agent that was not understood: what the user wrote down
+    about it holds, and else a person is asked."""
+    if decision.outcome is not Outcome.ALLOW or decision.explicit:
+        return decision
+    return msgspec.structs.replace(
+        decision,
+        outcome=Outcome.ASK,
+        reason="not_understood",
+        sentence="The agent would run this itself, and what it does is not fully understood.",
+        origin=BUILT_IN,
+    )
+
+
 def ask_always(decision: Decision) -> Decision:
     """What is decided of a call that nobody but a person may let run."""
     if decision.outcome is not Outcome.ALLOW:

@@ -14,15 +14,14 @@ own tool beside it.
 
 from __future__ import annotations
 
-import re
+import posixpath
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
+from callgate.protocol.hooks import inputs
 from callgate.protocol.hooks.events import BadHookEvent, HookEvent
-
-Input = Mapping[str, Any]
 
 GENERIC = "agent_"
 """What the names of the tools for anything else begin with; their class follows."""
@@ -45,10 +44,9 @@ class Translated(msgspec.Struct, frozen=True, kw_only=True):
     """A command line that the agent's own process would run."""
 
 
-_PATHS = ("file_path", "path", "filePath", "absolute_path", "target_file", "notebook_path")
-_MOST_FILES = 200
-_PATCHED = re.compile(r"^\*\*\* (Add|Update|Delete) File: (.+)$|^\*\*\* Move to: (.+)$", re.M)
-_URL = re.compile(r"https?://[^\s<>\"'\])}]+")
+_NAMESPACE = "functions."
+"""Some models put it before the name of a tool. Before any other dot stands a name that we do not
+know, and so is the tool."""
 
 _HARMLESS = frozenset(
     ("todowrite", "todo_write", "todoread", "update_plan", "exitplanmode", "exit_plan_mode",
@@ -61,9 +59,8 @@ _HARMLESS = frozenset(
 
 def translate(event: HookEvent, classes: Mapping[str, str], agent: str) -> Translated:
     """`classes`: of tools that are none of ours, by the agent's name. Raises `BadHookEvent`."""
-    name = event.tool.rpartition(".")[2].lower()
-    make = _TOOLS.get(name)
-    if make is not None and not event.tool.startswith("mcp__"):
+    make = _TOOLS.get(event.tool.lower().removeprefix(_NAMESPACE))
+    if make is not None:
         return make(event)
     if event.tool.startswith("mcp__"):
         return Translated(tool=event.tool, arguments=dict(event.input))
@@ -72,29 +69,27 @@ def translate(event: HookEvent, classes: Mapping[str, str], agent: str) -> Trans
 
 def generic(event: HookEvent, classes: Mapping[str, str], agent: str) -> Translated:
     """A tool that is none of ours."""
-    name = event.tool.rpartition(".")[2].lower()
-    effect = classes.get(event.tool) or ("none" if name in _HARMLESS else "execute")
+    is_harmless = event.tool.lower() in _HARMLESS
+    effect = classes.get(event.tool) or ("none" if is_harmless else "execute")
     arguments: dict[str, Any] = {"agent": agent, "name": event.tool, "input": dict(event.input)}
-    paths = [event.input[key] for key in _PATHS if isinstance(event.input.get(key), str)]
+    given = [event.input[key] for key in inputs.PATHS if isinstance(event.input.get(key), str)]
+    paths = [path if event.cwd is None else posixpath.join(event.cwd, path) for path in given]
     if paths and effect in ("read", "write"):
         arguments["paths"] = paths
     return Translated(tool=GENERIC + effect, arguments=arguments)
 
 
 def _shell(event: HookEvent) -> Translated:
-    command = event.input.get("command", event.input.get("cmd"))
+    command = inputs.one_of(event.input, "command", "cmd")
     if isinstance(command, list) and all(isinstance(word, str) for word in command):
         command = _joined(command)
     if not isinstance(command, str) or not command.strip():
         raise BadHookEvent(f"A call of {event.tool} names no command.")
     arguments = {"command": command}
-    for key in ("workdir", "directory", "dir_path", "cwd"):
-        if isinstance(event.input.get(key), str) and event.input[key]:
-            arguments["cwd"] = event.input[key]
-            break
-    else:
-        if event.cwd is not None:
-            arguments["cwd"] = event.cwd
+    given = inputs.text_of(event.input, *inputs.DIRECTORIES)
+    directory = inputs.absolute(event, given) if given else event.cwd
+    if directory is not None:
+        arguments["cwd"] = directory
     return Translated(tool="shell", arguments=arguments, command=command)
 
 
@@ -106,8 +101,8 @@ def _joined(words: list[str]) -> str:
 
 
 def _write(event: HookEvent) -> Translated:
-    content = event.input.get("content", event.input.get("contents", event.input.get("file_text")))
-    if not isinstance(content, str):
+    content = inputs.text_of(event.input, "content", "contents", "file_text")
+    if content is None:
         raise BadHookEvent(f"A call of {event.tool} has no content.")
     return Translated(tool="write_file", arguments={"path": _path(event), "content": content})
 
@@ -126,15 +121,15 @@ def _edit(event: HookEvent) -> Translated:
 
 
 def _edits(event: HookEvent) -> tuple[Edit, ...]:
-    listed = event.input.get("edits", event.input.get("edit"))
+    listed = inputs.one_of(event.input, "edits", "edit")
     rows = listed if isinstance(listed, list) else [listed or event.input]
     edits = []
     for row in rows:
         if not isinstance(row, dict):
             raise BadHookEvent(f"An edit of {event.tool} is not an object.")
         old, new = (
-            _first(row, "old_string", "oldString", "old", "old_str", "search"),
-            _first(row, "new_string", "newString", "new", "new_str", "replace", "content"),
+            inputs.text_of(row, "old_string", "oldString", "old", "old_str", "search"),
+            inputs.text_of(row, "new_string", "newString", "new", "new_str", "replace", "content"),
         )
         if old is None or new is None:
             raise BadHookEvent(f"An edit of {event.tool} lacks the old or the new text.")
@@ -150,16 +145,9 @@ def _edits(event: HookEvent) -> tuple[Edit, ...]:
     return tuple(edits)
 
 
-def _first(row: Input, *keys: str) -> str | None:
-    for key in keys:
-        if isinstance(row.get(key), str):
-            return str(row[key])
-    return None
-
-
 def _path(event: HookEvent) -> str:
-    path = _first(event.input, *_PATHS)
-    if not path:
+    path = inputs.place_of(event)
+    if path is None:
         raise BadHookEvent(f"A call of {event.tool} names no file.")
     return path
 
@@ -169,36 +157,38 @@ def _read(event: HookEvent) -> Translated:
 
 
 def _list(event: HookEvent) -> Translated:
-    path = _first(event.input, "path", "dir_path", "directory", "absolute_path")
-    return Translated(tool="list_dir", arguments={"path": path or event.cwd or "."})
+    path = inputs.place_of(event) or event.cwd or "."
+    return Translated(tool="list_dir", arguments={"path": path})
 
 
-def _search(tool: str) -> Callable[[HookEvent], Translated]:
-    def make(event: HookEvent) -> Translated:
-        arguments = {"pattern": _first(event.input, "pattern", "query", "regex") or "*"}
-        path = _first(event.input, "path", "dir_path", "directory") or event.cwd
-        if path:
-            arguments["path"] = path
-        return Translated(tool=tool, arguments=arguments)
+def _find(event: HookEvent) -> Translated:
+    pattern = inputs.text_of(event.input, "pattern", "query", "glob") or "*"
+    directory, rest = inputs.split_glob(pattern)
+    path = posixpath.join(inputs.place_of(event) or event.cwd or "", directory).rstrip("/") or (
+        "/" if directory == "/" else "."
+    )
+    return Translated(tool="find_files", arguments={"pattern": rest, "path": path})
 
-    return make
+
+def _search(event: HookEvent) -> Translated:
+    inputs.check_filters(event.input)
+    arguments = {"pattern": inputs.text_of(event.input, "pattern", "query", "regex") or "*"}
+    path = inputs.place_of(event) or event.cwd
+    if path:
+        arguments["path"] = path
+    return Translated(tool="search_text", arguments=arguments)
 
 
 def _fetch(event: HookEvent) -> Translated:
-    url = _first(event.input, "url", "uri")
-    found = [url] if url else _URL.findall(_first(event.input, "prompt") or "")
-    if len(found) != 1:
-        raise BadHookEvent(f"A call of {event.tool} must name one address, not {len(found)}.")
-    return Translated(tool="web_fetch", arguments={"url": found[0]})
+    url = inputs.address_of(event.input, event.tool)
+    return Translated(tool="web_fetch", arguments={"url": url})
 
 
 def _patch(event: HookEvent) -> Translated:
-    text = _first(event.input, "command", "patch", "input")
+    text = inputs.text_of(event.input, "command", "patch", "input", "patchText")
     if text is None:
         raise BadHookEvent(f"A call of {event.tool} has no patch.")
-    paths = [each[1] or each[2] for each in _PATCHED.findall(text)]
-    if not 0 < len(paths) <= _MOST_FILES:
-        raise BadHookEvent(f"A patch names 1 to {_MOST_FILES} files, not {len(paths)}.")
+    paths = [inputs.absolute(event, path) for path in inputs.patched_files(text)]
     arguments = {"agent": "codex", "name": event.tool, "input": {"patch": text}, "paths": paths}
     return Translated(tool=f"{GENERIC}write", arguments=arguments)
 
@@ -211,8 +201,8 @@ def _table() -> dict[str, Callable[[HookEvent], Translated]]:
                 " search_replace strreplace"),
         (_read, "read read_file readfile view view_file"),
         (_list, "ls list_directory list_dir list list_files"),
-        (_search("find_files"), "glob find_files file_search"),
-        (_search("search_text"), "grep grep_search search_file_content search_text"),
+        (_find, "glob find_files file_search"),
+        (_search, "grep grep_search search_file_content search_text"),
         (_fetch, "webfetch web_fetch fetch fetchurl fetch_url"),
         (_patch, "apply_patch applypatch"),
     )  # fmt: skip

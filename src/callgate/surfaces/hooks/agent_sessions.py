@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -13,8 +14,10 @@ import msgspec
 
 from callgate.config.agents.settings_files import AGENTS, settings_files
 from callgate.core.clients import Client
+from callgate.core.errors import ToolPermissionDenied
 from callgate.core.ids import session_id
 from callgate.core.sessions import Session
+from callgate.policy.rules import is_within
 from callgate.protocol.hooks.agent_tools import Translated
 from callgate.protocol.hooks.events import HookEvent, Verdict
 from callgate.runtime import Runtime
@@ -55,6 +58,17 @@ class AgentSession:
         self.finished: deque[str] = deque(maxlen=_MOST_REFUSED)
         """Calls that ended here before the agent reported their end."""
         self.present = ExitStack()
+
+    def check_directory(self, cwd: str | None) -> None:
+        """Refuse a directory outside that of the conversation, whose rules hold there alone."""
+        workspace = self.session.workspace
+        if cwd is None or cwd == workspace:
+            return
+        if not os.path.isabs(cwd) or not is_within(os.path.realpath(cwd), workspace):
+            raise ToolPermissionDenied(
+                f"{cwd[:200]} is outside {workspace}, where this conversation began.",
+                reason="cwd_outside",
+            )
 
     def take(self, key: str) -> OpenCall | None:
         """The oldest open call of a key, which ends."""
@@ -106,9 +120,10 @@ class AgentSessions:
         return list(self._sessions.values())
 
     async def open(self, agent: str, event: HookEvent) -> AgentSession:
-        """Raises `ToolPermissionDenied` where its directory is not served."""
+        """Raises `ToolPermissionDenied` where its directory is not served, or another's."""
         found = self.find(agent, event)
         if found is not None:
+            found.check_directory(event.cwd)
             return found
         session = self._open_session(event.cwd, session_id())
         session.tags |= {TAG}

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -42,7 +43,7 @@ class PerformedCall:
     def __init__(
         self, arguments: dict[str, Any], edits: tuple[Edit, ...] = (), *, amendable: bool = False
     ) -> None:
-        """`amendable`: the agent runs what the answer of the hook names."""
+        """`amendable`: the agent runs the command that the answer of the hook names."""
         loop = asyncio.get_running_loop()
         self.started: asyncio.Future[dict[str, Any]] = loop.create_future()
         """The arguments with which it may run."""
@@ -54,8 +55,10 @@ class PerformedCall:
     def wrap(self, factory: ToolFactory) -> ToolFactory:
         return lambda: PerformedTool(self, factory)
 
-    def start(self, arguments: dict[str, Any]) -> None:
-        if arguments != self._arguments and not self._amendable:
+    def start(self, arguments: dict[str, Any], schema: Mapping[str, Any], workspace: str) -> None:
+        """`schema`: of the tool, which fills in what the agent did not name."""
+        changed = _changed(self._arguments, arguments, schema, workspace)
+        if changed - ({"command"} if self._amendable else set()):
             raise ToolPermissionDenied(
                 "The answer changed the arguments, and this agent cannot be told to run others.",
                 reason="not_amendable",
@@ -97,7 +100,7 @@ class PerformedTool:
         stood: dict[str, Standing | None] = {}
         if files is not None:
             stood = await off_loop(lambda: {path: files.standing(path) for path in paths})
-        self._call.start(input)
+        self._call.start(input, self.definition.input_schema, context.workspace_path)
         report = await self._call.report
         diffs: tuple[FileDiff, ...] = ()
         if files is not None:
@@ -115,6 +118,25 @@ class PerformedTool:
         if not self._call.report.done():
             self._call.report.set_exception(ToolCancelled(NO_REPORT, reason="no_report"))
         return True
+
+
+def _changed(
+    given: dict[str, Any], arguments: dict[str, Any], schema: Mapping[str, Any], workspace: str
+) -> set[str]:
+    """The arguments that are others than the agent gave, defaults aside."""
+    properties = schema.get("properties", {})
+    expected = {key: each["default"] for key, each in properties.items() if "default" in each}
+    expected |= given
+    changed = {key for key in given if key not in arguments}
+    for key, value in arguments.items():
+        known = expected.get(key)
+        if key == "cwd" and isinstance(known, str):
+            known, value = (
+                os.path.realpath(os.path.join(workspace, each)) for each in (known, value)
+            )
+        if key not in expected or value != known:
+            changed.add(key)
+    return changed
 
 
 def _written_paths(definition: ToolDefinition, input: dict[str, Any]) -> Iterator[str]:

@@ -1,32 +1,33 @@
 """What no agent may touch through its hook: our home, our answers, the settings of its hooks.
 
-A list of names can be got around by a command that hides them; then the command asks a person as
-any other outside the sandbox does. What holds in any case is the sandbox: `callgate sandbox --`.
+    tools of ours     the places that they name
+    other tools       every text in their input
+    commands          every word, from every directory that the line may be in
+
+A list of names can be got around by a command that hides them; then the command asks a person, as
+`is_doubtful` says, in any mode. What holds in any case is the sandbox: `callgate sandbox --`.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from callgate.policy.commands import read_command
 from callgate.policy.rules import is_within
-from callgate.policy.shell_patterns import program_name
-from callgate.policy.shell_reading import TooMuch
-from callgate.policy.shell_wrappers import commands_within
-from callgate.protocol.hooks.agent_tools import Translated
+from callgate.policy.shell_values import ParsedCommand
+from callgate.protocol.hooks.agent_tools import GENERIC, Translated
+from callgate.surfaces.hooks import command_words
 
-_HARMLESS = frozenset(("--version", "-V", "--help", "-h", "help", "status", "doctor", "tools"))
-"""What an agent may ask of our own command."""
-_OURS = re.compile(r"(?:^|[\s;&|(`/'\"])callgate['\"]?\s+['\"]?([a-z-]+)")
-_INTERACTIVE = frozenset(
-    ("bash", "sh", "dash", "zsh", "fish", "ksh", "python", "python3", "node", "irb", "ruby",
-     "perl", "php", "lua", "psql", "mysql", "sqlite3", "ssh", "telnet", "nc", "ncat", "socat",
-     "gdb", "vi", "vim", "nvim", "nano", "emacs", "ed", "screen", "tmux", "script", "expect",
-     "bc", "dc", "ftp", "sftp", "julia", "R", "ghci", "scala", "deno", "bun", "ipython")
-)  # fmt: skip
-_GIVEN_ONE = frozenset(("-c", "-e", "-m", "--version", "--help", "-V", "-h", "-lc", "-ec"))
+_COMMANDS = frozenset(("command", "cmd", "script", "commands", "shell_command"))
+"""How other tools call a command line in their input."""
+_LONGEST_PATH = 4096
+
+
+def is_doubtful(call: Translated) -> bool:
+    """Whether a command may do something that its words do not say."""
+    return call.command is not None and not read_command(call.command).understood
 
 
 class Guarded:
@@ -34,8 +35,10 @@ class Guarded:
 
     def __init__(self, home: str, settings: Iterable[str], workspace: str) -> None:
         self._home = os.path.realpath(home)
-        self._settings = [os.path.realpath(each) for each in settings]
+        named = list(settings)
+        self._settings = [os.path.realpath(each) for each in named]
         self._workspace = workspace
+        self._places = list(dict.fromkeys((home, self._home, *named, *self._settings)))
         user = os.path.expanduser("~")
         self._spellings = [
             spelling
@@ -49,46 +52,89 @@ class Guarded:
         for path in _paths(call):
             if (found := self._guarded(path, self._workspace)) is not None:
                 return f"{found} is out of reach of agents."
-        command = call.arguments.get("command") if call.tool == "shell" else None
-        if not isinstance(command, str):
-            return None
-        return self._command_refusal(command, call, may_type_later=may_type_later)
-
-    def _command_refusal(
-        self, command: str, call: Translated, *, may_type_later: bool
-    ) -> str | None:
-        for spelling in self._spellings:
-            if spelling in command:
-                return f"A command that names {spelling} is out of reach of agents."
-        if "CALLGATE_HOME" in command:
-            return "A command that names CALLGATE_HOME is out of reach of agents."
-        directory = os.path.join(self._workspace, str(call.arguments.get("cwd", ".")))
-        for argv in _commands(command):
-            if (why := _own_command(argv)) is not None:
-                return why
-            if may_type_later and _is_interactive(argv):
-                return (
-                    f"{program_name(argv[0])} would read what is typed later, and callgate does"
-                    " not see that: give it a command or a file."
-                )
-            for word in argv:
-                if (found := self._guarded(os.path.expanduser(word), directory)) is not None:
-                    return f"{found} is out of reach of agents."
-        if (match := _OURS.search(command)) and match[1] not in _HARMLESS:
-            parsed = read_command(command)
-            if not parsed.understood:
-                return "callgate's own commands are for people, not for agents."
+            if call.tool == "search_text" and self._holds_home(path):
+                return "A search of a directory that holds callgate's home is out of reach."
+        if call.tool == "shell":
+            command = call.arguments.get("command")
+            directory = os.path.join(self._workspace, str(call.arguments.get("cwd", ".")))
+            if not isinstance(command, str):
+                return None
+            return self._command_refusal(command, directory, may_type_later=may_type_later)
+        if call.tool.startswith((GENERIC, "mcp__")):
+            return self._input_refusal(call)
         return None
 
+    def _input_refusal(self, call: Translated) -> str | None:
+        """Of a tool that is none of ours: nobody knows which of its texts is a place."""
+        input = call.arguments.get("input", {}) if call.tool.startswith(GENERIC) else call.arguments
+        if call.arguments.get("paths") and isinstance(input, dict) and set(input) == {"patch"}:
+            return None  # its files are known
+        for key, text in _texts(input):
+            path = text[7:] if text.lower().startswith("file://") else text
+            if (found := self._guarded(path, self._workspace)) is not None:
+                return f"{found} is out of reach of agents."
+            if call.tool == f"{GENERIC}none":
+                continue
+            if (named := self._named(text)) is not None:
+                return f"An input that names {named} is out of reach of agents."
+            if key in _COMMANDS and (why := self._command_refusal(text, self._workspace)):
+                return why
+        return None
+
+    def _command_refusal(
+        self, command: str, directory: str, *, may_type_later: bool = False
+    ) -> str | None:
+        if (named := self._named(command)) is not None:
+            return f"A command that names {named} is out of reach of agents."
+        parsed = read_command(command)
+        if command_words.own_command(parsed):
+            return command_words.NOT_FOR_AGENTS
+        if may_type_later and (reads := command_words.typed_into(parsed)) is not None:
+            return (
+                f"{reads} would read what is typed later, and callgate does not see that: give it"
+                " a command or a file."
+            )
+        return self._word_refusal(parsed, directory)
+
+    def _word_refusal(self, parsed: ParsedCommand, directory: str) -> str | None:
+        directories = command_words.directories(parsed, directory)
+        for word in command_words.words(parsed):
+            for each in directories:
+                if (found := self._guarded(word, each)) is not None:
+                    return f"{found} is out of reach of agents."
+                if command_words.is_glob(word) and self._is_reached(word, each):
+                    return "A pattern that reaches callgate's home or the agent's hooks is refused."
+                if _is_our_program(word, each):
+                    return command_words.NOT_FOR_AGENTS
+        return None
+
+    def _named(self, text: str) -> str | None:
+        if "CALLGATE_HOME" in text:
+            return "CALLGATE_HOME"
+        return next((spelling for spelling in self._spellings if spelling in text), None)
+
+    def _is_reached(self, pattern: str, directory: str) -> bool:
+        absolute = os.path.join(directory, os.path.expanduser(pattern))
+        return any(command_words.glob_reaches(absolute, place) for place in self._places)
+
+    def _holds_home(self, path: str) -> bool:
+        real = os.path.realpath(os.path.join(self._workspace, path))
+        return is_within(self._home, real)
+
     def _guarded(self, path: str, directory: str) -> str | None:
-        if "\0" in path or len(path) > 4096:
+        if not path or "\0" in path or len(path) > _LONGEST_PATH:
             return None
         real = os.path.realpath(os.path.join(directory, os.path.expanduser(path)))
         if is_within(real, self._home):
             return "callgate's home"
-        if real in self._settings:
+        if any(is_within(real, each) for each in self._settings):
             return "the file of the agent's hooks"
         return None
+
+
+def _is_our_program(word: str, directory: str) -> bool:
+    """A path to our command, as in `ln -s PATH x`."""
+    return word.endswith(f"/{command_words.OURS}") and os.path.isfile(os.path.join(directory, word))
 
 
 def _spellings(path: str, user: str) -> Iterator[str]:
@@ -101,42 +147,19 @@ def _spellings(path: str, user: str) -> Iterator[str]:
 def _paths(call: Translated) -> Iterator[str]:
     for key in ("path", "paths"):
         value = call.arguments.get(key)
-        yield from [value] if isinstance(value, str) else value or ()
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, str):
+                yield each
 
 
-def _commands(command: str) -> Iterator[Sequence[str]]:
-    parsed = read_command(command)
-    for segment in parsed.segments:
-        try:
-            yield from (argv for argv in commands_within(segment) if argv)
-        except TooMuch:
-            pass
-        yield from ([each.target] for each in segment.redirects if each.target)
-
-
-def _own_command(argv: Sequence[str]) -> str | None:
-    words = list(argv)
-    for at in range(len(words) - 1):
-        if words[at] == "-m" and words[at + 1].partition(".")[0] == "callgate":
-            words = ["callgate", *words[at + 2 :]]
-            break
-    if program_name(words[0]) != "callgate":
-        return None
-    if len(words) > 1 and words[1] in _HARMLESS:
-        return None
-    return "callgate's own commands are for people, not for agents."
-
-
-def _is_interactive(argv: Sequence[str]) -> bool:
-    program = re.sub(r"[\d.]+$", "", program_name(argv[0])) or program_name(argv[0])
-    if program not in _INTERACTIVE:
-        return False
-    options = argv[1:]
-    if "-i" in options:
-        return True
-    if program in ("screen", "tmux", "script", "expect", "ssh", "telnet", "vi", "vim", "nvim",
-                   "nano", "emacs", "ed", "ftp", "sftp", "gdb", "nc", "ncat", "socat"):  # fmt: skip
-        return not any(each in ("--version", "--help", "-V") for each in options)
-    if any(each in _GIVEN_ONE for each in options):
-        return False
-    return all(each.startswith("-") for each in options)
+def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every text in an input, with the name under which it stands."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield key, name
+            yield from _texts(each, name)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each, key)

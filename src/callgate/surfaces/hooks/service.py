@@ -42,6 +42,7 @@ from callgate.surfaces.hooks.agent_sessions import (
     key_of,
 )
 from callgate.surfaces.hooks.performing import PerformedCall, Report
+from callgate.surfaces.hooks.protection import is_doubtful
 from callgate.surfaces.hooks.sandboxed import SandboxedCall, Tickets
 
 _log = logging.getLogger("callgate.hooks")
@@ -196,7 +197,10 @@ class HookService:
             started, performer = sandboxed.started, Performer(sandboxed.wrap, by_agent=False)
         else:
             performed = PerformedCall(call.arguments, call.edits, amendable=rewrites and is_shell)
-            started, performer = performed.started, Performer(performed.wrap)
+            started, performer = (
+                performed.started,
+                Performer(performed.wrap, is_doubtful=is_doubtful(call)),
+            )
         decided = asyncio.get_running_loop().create_future()
         open_call = OpenCall(form, digest_of(call), performed, decided)
         session.add(key, open_call)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from callgate.protocol.hooks.agent_tools import Edit, translate
+from callgate.protocol.hooks.agent_tools import Edit, generic, translate
 from callgate.protocol.hooks.events import BadHookEvent, HookEvent, HookPhase
 
 
@@ -14,7 +14,7 @@ def event(tool: str, **input: Any) -> HookEvent:
     return HookEvent(phase=HookPhase.BEFORE, session="s", cwd="/w", tool=tool, input=input)
 
 
-@pytest.mark.parametrize("tool", ["Bash", "run_shell_command", "file_system.bash", "bash", "Shell"])
+@pytest.mark.parametrize("tool", ["Bash", "run_shell_command", "functions.bash", "bash", "Shell"])
 def test_a_command_is_a_call_of_shell_in_the_directory_of_the_agent(tool: str) -> None:
     found = translate(event(tool, command="ls", description="x"), {}, "claude")
     assert (found.tool, found.arguments) == ("shell", {"command": "ls", "cwd": "/w"})
@@ -32,7 +32,7 @@ def test_writing_and_editing_are_ours() -> None:
     assert (written.tool, written.arguments) == ("write_file", {"path": "/w/a", "content": "x"})
     edited = translate(event("Edit", file_path="a", old_string="1", new_string="2"), {}, "claude")
     assert edited.tool == "patch_file"
-    assert edited.arguments == {"path": "a", "old": "1", "new": "2"}
+    assert edited.arguments == {"path": "/w/a", "old": "1", "new": "2"}
     made = translate(event("replace", file_path="a", old_string="", new_string="2"), {}, "gemini")
     assert (made.tool, made.arguments["content"]) == ("write_file", "2")
 
@@ -47,7 +47,7 @@ def test_several_edits_of_a_file_are_one_call_that_knows_each() -> None:
 def test_a_patch_is_judged_by_every_file_that_it_names() -> None:
     patch = "*** Begin Patch\n*** Add File: a\n+x\n*** Update File: b\n*** Move to: c\n*** End Patch"
     found = translate(event("apply_patch", command=patch), {}, "codex")
-    assert (found.tool, found.arguments["paths"]) == ("agent_write", ["a", "b", "c"])
+    assert (found.tool, found.arguments["paths"]) == ("agent_write", ["/w/a", "/w/b", "/w/c"])
 
 
 def test_reads_and_searches_name_their_place() -> None:
@@ -68,7 +68,7 @@ def test_an_mcp_tool_is_that_tool() -> None:
 def test_what_is_not_known_counts_as_execute_unless_the_settings_say_its_class() -> None:
     assert translate(event("Invented", a=1), {}, "claude").tool == "agent_execute"
     found = translate(event("Invented", a=1, path="f"), {"Invented": "read"}, "claude")
-    assert (found.tool, found.arguments["paths"]) == ("agent_read", ["f"])
+    assert (found.tool, found.arguments["paths"]) == ("agent_read", ["/w/f"])
     assert translate(event("TodoWrite"), {}, "claude").tool == "agent_none"
 
 
@@ -90,3 +90,97 @@ def test_what_is_not_known_counts_as_execute_unless_the_settings_say_its_class()
 def test_a_call_that_lacks_what_it_needs_is_refused(bad: HookEvent) -> None:
     with pytest.raises(BadHookEvent):
         translate(bad, {}, "claude")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        event("Read", file_path="/w/a", path="/etc/passwd"),
+        event("Read", file_path="/w/a", path=["/etc/passwd"]),
+        event("Read", path="", file_path="/etc/passwd"),
+        event("list_directory", path=".", dir_path="/etc"),
+        event("write", filePath="/w/a", path="/w/b", content="x"),
+        event("write", filePath="/w/a", content="x", contents="y"),
+        event("Edit", file_path="/w/a", old_string="a", old="b", new_string="c"),
+        event("MultiEdit", file_path="/w/a", edits=[], edit={"old": "a", "new": "b"}),
+        event("Grep", pattern="x", path="/w", directory="/etc"),
+        event("Bash", command="ls", cmd="rm -rf /"),
+        event("Bash", command="ls", workdir="/w", cwd="/etc"),
+        event("apply_patch", patch="*** Add File: a", input="*** Add File: b"),
+        event("Read", file_path="~/.ssh/id_rsa"),
+        event("Read", file_path="file:///etc/passwd"),
+    ],
+    ids=lambda each: f"{each.tool} {sorted(each.input)}",
+)
+def test_two_names_of_one_argument_that_differ_are_refused(bad: HookEvent) -> None:
+    with pytest.raises(BadHookEvent):
+        translate(bad, {}, "claude")
+
+
+def test_two_names_that_agree_are_one() -> None:
+    found = translate(event("Read", file_path="a", path="a"), {}, "kimi")
+    assert found.arguments == {"path": "/w/a"}
+
+
+@pytest.mark.parametrize(
+    "tool",
+    ["evil.task", "x.todo", "x.read", "a.bash", "mcp__srv__a.task", "mcp__srv__x.read", "mcp.read"],
+)
+def test_a_name_that_ends_like_ours_is_not_ours(tool: str) -> None:
+    found = translate(event(tool, path="/w/a", command="ls"), {}, "gemini")
+    assert found.tool in ("agent_execute", tool)
+    assert generic(event(tool), {}, "gemini").tool == "agent_execute"
+
+
+def test_a_patch_names_its_files_with_blanks_around_the_markers_too() -> None:
+    patch = "*** Begin Patch\n*** Add File: a\n+*** x\n *** Add File: .codex/hooks.json\n+x\n"
+    found = translate(event("apply_patch", command=patch + "\t*** Move to: c \r\n"), {}, "codex")
+    assert found.arguments["paths"] == ["/w/a", "/w/.codex/hooks.json", "/w/c"]
+
+
+@pytest.mark.parametrize("line", ["*** Rename File: b", "x *** Add File: b", "*** Add File:  b"])
+def test_a_patch_with_an_unknown_marker_is_refused(line: str) -> None:
+    with pytest.raises(BadHookEvent):
+        translate(event("apply_patch", command=f"*** Add File: a\n{line}\n"), {}, "codex")
+
+
+def test_the_directory_of_a_glob_pattern_is_the_place_that_is_judged() -> None:
+    def found(pattern: str, **more: str) -> dict[str, Any]:
+        return translate(event("Glob", pattern=pattern, **more), {}, "claude").arguments
+
+    assert found("*.py") == {"pattern": "*.py", "path": "/w"}
+    assert found("src/**/a.py", path="b") == {"pattern": "**/a.py", "path": "/w/b/src"}
+    assert found("/etc/*") == {"pattern": "*", "path": "/etc"}
+    assert found("/etc/passwd") == {"pattern": "passwd", "path": "/etc"}
+    assert found("/*") == {"pattern": "*", "path": "/"}
+
+
+@pytest.mark.parametrize("pattern", ["../*", "a/*/../../..", "{..,a}/*", "{/etc,a}/*", "~/*"])
+def test_a_pattern_that_could_lead_out_is_refused(pattern: str) -> None:
+    for bad in (event("Glob", pattern=pattern), event("Grep", pattern="x", glob=pattern)):
+        with pytest.raises(BadHookEvent):
+            translate(bad, {}, "claude")
+    with pytest.raises(BadHookEvent):
+        translate(event("Grep", pattern="x", glob="/etc/*"), {}, "claude")
+
+
+def test_an_address_is_taken_whole() -> None:
+    found = translate(event("web_fetch", prompt="read HTTP://X.example/a(b)"), {}, "gemini")
+    assert found.arguments == {"url": "http://X.example/a(b)"}
+
+
+@pytest.mark.parametrize(
+    "input",
+    [
+        {"prompt": "https://a.example and HTTP://evil.example"},
+        {"prompt": "https://a.example and ftp://evil.example"},
+        {"url": "https://a.example/", "prompt": "https://evil.example"},
+        {"url": "https://a.example@evil.example/"},
+        {"url": "https://a.example\\@evil.example/"},
+        {"url": "https://a.example/", "uri": "https://evil.example/"},
+        {"prompt": "x=https://evil.example"},
+    ],
+)
+def test_an_address_beside_another_or_with_a_user_is_refused(input: dict[str, str]) -> None:
+    with pytest.raises(BadHookEvent):
+        translate(event("web_fetch", **input), {}, "gemini")

@@ -295,3 +295,72 @@ async def test_a_directory_that_is_not_served_is_refused(agent: Agent) -> None:
     agent.workspace = Path("/")
     answer = await agent.before("Bash", command="touch ok")
     assert "not served" in answer["permissionDecisionReason"]
+
+
+async def test_a_later_event_from_another_directory_is_refused(agent: Agent) -> None:
+    assert (await agent.before("Bash", command="touch ok"))["permissionDecision"] == "allow"
+    (agent.workspace / "sub").mkdir()
+    (agent.workspace / "sub/out").symlink_to("/etc")
+    root = agent.workspace
+    for directory, decision in ((root / "sub", "allow"), (root / "sub/out", "deny"), ("/", "deny")):
+        agent.workspace = Path(directory)
+        answer = await agent.before("Known", id=str(directory))
+        assert answer["permissionDecision"] == decision
+
+
+async def test_a_relative_path_counts_from_the_directory_of_its_event(agent: Agent) -> None:
+    await agent.before("Read", file_path="a")
+    rule = '[[policy.rules]]\ndecision = "deny"\npath = "sub/secret"\n'
+    (agent.home / "settings.toml").write_text(RULES + rule)
+    (agent.workspace / "sub").mkdir()
+    agent.workspace /= "sub"
+    answer = await agent.before("Read", id="2", file_path="secret")
+    assert answer["permissionDecision"] == "deny"
+    answer = await agent.before("Read", id="3", file_path="other")
+    assert answer["permissionDecision"] == "allow"
+
+
+@pytest.mark.parametrize(
+    ("tool", "input", "decision"),
+    [
+        ("Grep", {"pattern": "x"}, "allow"),
+        ("Grep", {"pattern": "x", "path": "/etc"}, "deny"),
+        ("Glob", {"pattern": "**/*.py"}, "allow"),
+        ("Glob", {"pattern": "/etc/*"}, "deny"),
+        ("Glob", {"pattern": "../home/*"}, "deny"),
+        ("LS", {"path": "."}, "allow"),
+        ("Grep", {"pattern": "x", "path": "../home"}, "deny"),
+    ],
+)
+async def test_a_search_of_an_agent_runs_inside_the_workspace(
+    agent: Agent, tool: str, input: dict[str, str], decision: str
+) -> None:
+    assert (await agent.before(tool, **input))["permissionDecision"] == decision
+
+
+async def test_an_address_may_be_fetched(agent: Agent) -> None:
+    answer = await agent.before("WebFetch", url="https://x.example/a", prompt="p")
+    assert answer["permissionDecision"] == "allow"
+
+
+async def test_nothing_but_the_command_can_be_changed_by_an_answer(agent: Agent) -> None:
+    (agent.workspace / "sub").mkdir()
+    asking = asyncio.create_task(agent.before("Bash", command="rm x"))
+    await agent.answered(Outcome.ALLOW, arguments={"command": "rm y", "cwd": "sub"})
+    assert (await asking)["permissionDecision"] == "deny"
+
+
+async def test_a_command_that_is_not_understood_asks_in_any_mode(agent: Agent) -> None:
+    agent.hooks._directories.mode = Mode.WRITE
+    assert (await agent.before("Bash", command="rm x"))["permissionDecision"] == "allow"
+    asking = asyncio.create_task(agent.before("Bash", id="2", command="c=rm; $c x"))
+    question = await agent.answered(Outcome.DENY)
+    assert "not fully understood" in question.why
+    assert (await asking)["permissionDecision"] == "deny"
+
+
+@pytest.mark.parametrize("tool", ["NotebookEdit", "mcp__fs__write_file", "Invented"])
+async def test_no_tool_reaches_our_home_in_any_mode(agent: Agent, tool: str) -> None:
+    agent.hooks._directories.mode = Mode.WRITE
+    answer = await agent.before(tool, notebook_path=str(agent.home / "settings.toml"))
+    assert answer["permissionDecision"] == "deny"

@@ -1,0 +1,125 @@
+"""Reads the input of an agent's tool, so that nothing in it says another thing to the agent.
+
+    several names for one argument   all that are given must agree
+    relative paths                   count from the directory of the event
+    patches                          every line that could name a file does
+    glob patterns                    their literal directory is the place that is judged
+    addresses                        whole, one, and without a user name
+
+Pure. Whatever could be read in two ways raises `BadHookEvent`, which refuses the call.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from callgate.protocol.hooks.events import BadHookEvent, HookEvent
+
+PATHS = (
+    "file_path", "path", "filePath", "absolute_path", "target_file", "notebook_path", "filepath",
+    "filename", "file", "dir_path", "directory", "dir", "folder",
+)  # fmt: skip
+"""How agents call the place that a tool is about."""
+DIRECTORIES = ("workdir", "directory", "dir_path", "cwd")
+"""How they call the directory of a command."""
+_FILTERS = ("glob", "include", "include_pattern", "includePattern", "file_pattern", "exclude")
+_MOST_FILES = 200
+_MARKER = re.compile(
+    r"\s*\*\*\* (?:Begin Patch|End Patch|End of File"
+    r"|(?:Add|Update|Delete) File: (\S.*?)|Move to: (\S.*?))\s*"
+)
+_ADDRESS = re.compile(r"(https?)://([^/?#]*)(.*)", re.IGNORECASE)
+_WHOLE = re.compile(r"[\x21-\x5b\x5d-\x7e]+")
+"""Visible ASCII, but no backslash, which some readers take for a slash."""
+_WILD = re.compile(r"[*?\[\]{}()!|\\]")
+
+
+def one_of(row: Mapping[str, Any], *keys: str) -> Any:
+    """The value that is given by any of these names; None: by none."""
+    given = [(key, row[key]) for key in keys if row.get(key) is not None]
+    for key, value in given[1:]:
+        if value != given[0][1]:
+            raise BadHookEvent(f"{given[0][0]} and {key} stand for one thing, and differ.")
+    return given[0][1] if given else None
+
+
+def text_of(row: Mapping[str, Any], *keys: str) -> str | None:
+    value = one_of(row, *keys)
+    if value is not None and not isinstance(value, str):
+        raise BadHookEvent(f"One of {', '.join(key for key in keys if key in row)} is no text.")
+    return value
+
+
+def absolute(event: HookEvent, path: str) -> str:
+    """A path as the agent means it, which counts from its directory of now."""
+    if path.startswith("~") or path.lower().startswith("file:"):
+        raise BadHookEvent(f"{path[:80]!r} can be read in two ways: write the path out.")
+    return path if event.cwd is None else posixpath.join(event.cwd, path)
+
+
+def place_of(event: HookEvent) -> str | None:
+    """The file or directory that a call is about."""
+    path = text_of(event.input, *PATHS)
+    return absolute(event, path) if path else None
+
+
+def patched_files(text: str) -> list[str]:
+    """Every file that a patch names, in the form of Codex, which takes markers with blanks around
+    them."""
+    paths: list[str] = []
+    for line in text.split("\n"):
+        if "*** " not in line or line.startswith(("+", "-")):
+            continue
+        marker = _MARKER.fullmatch(line)
+        if marker is None:
+            raise BadHookEvent(f"A line of the patch is no marker that is known: {line[:80]!r}.")
+        paths += [path for path in marker.groups() if path]
+    if not 0 < len(paths) <= _MOST_FILES:
+        raise BadHookEvent(f"A patch names 1 to {_MOST_FILES} files, not {len(paths)}.")
+    return paths
+
+
+def split_glob(pattern: str) -> tuple[str, str]:
+    """The directory in which a glob pattern begins, and what is left of it."""
+    _check_glob(pattern)
+    parts = pattern.split("/")
+    at = next((at for at, part in enumerate(parts) if _WILD.search(part)), len(parts) - 1)
+    directory = "/".join(parts[:at])
+    if at and not directory:
+        directory = "/"
+    return directory, "/".join(parts[at:]) or "*"
+
+
+def check_filters(input: Mapping[str, Any]) -> None:
+    """Refuse a filter of file names that could lead out of the place that is searched."""
+    for key in _FILTERS:
+        value = input.get(key)
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, str):
+                _check_glob(each)
+                if each.startswith("/"):
+                    raise BadHookEvent(f"{key} must not be absolute: name the directory as path.")
+
+
+def _check_glob(pattern: str) -> None:
+    pieces = re.split(r"[/{},()|\\]", pattern)
+    if ".." in pieces or pattern.startswith("~") or re.search(r"[{,(|]\s*[/~]", pattern):
+        raise BadHookEvent(f"The pattern {pattern[:80]!r} could lead out of its directory.")
+
+
+def address_of(input: Mapping[str, Any], tool: str) -> str:
+    """The one address that is fetched. Some agents take all that stand in the prompt."""
+    url = text_of(input, "url", "uri")
+    named = [word for word in (text_of(input, "prompt") or "").split() if "://" in word]
+    if url:
+        named = [word for word in named if word.rstrip(".,;:!?)") != url]
+    found = [url, *named] if url else named
+    if len(found) != 1:
+        raise BadHookEvent(f"A call of {tool} must name one address, not {len(found)}.")
+    address = _ADDRESS.fullmatch(found[0]) if _WHOLE.fullmatch(found[0]) else None
+    if address is None or not address[2] or "@" in address[2]:
+        raise BadHookEvent(f"{found[0][:80]!r} is no plain address of the web.")
+    return f"{address[1].lower()}://{address[2]}{address[3]}"

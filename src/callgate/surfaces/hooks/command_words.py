@@ -1,0 +1,217 @@
+"""What the words of an agent's command say: our own command, a terminal, places. Pure.
+
+Widely: what one must not miss is not what a shell would surely do.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from callgate.policy.shell_patterns import program_name
+from callgate.policy.shell_reading import TooMuch
+from callgate.policy.shell_values import ParsedCommand
+from callgate.policy.shell_wrappers import commands_within
+
+OURS = "callgate"
+_HARMLESS = frozenset(("--version", "-V", "--help", "-h", "help", "status", "doctor", "tools"))
+"""What an agent may ask of our own command."""
+_OURS = re.compile(r"(?:^|[\s;&|(`/'\"])callgate['\"]?\s+['\"]?([a-z-]+)")
+_MODULE = re.compile(r"-[A-Za-z]*m(.*)")
+_MESSAGES = frozenset(("git", "hg", "svn", "jj", "gh"))
+"""Their `-m` is a message."""
+_SETTING = frozenset(("export", "alias", "declare", "typeset", "local", "readonly"))
+_RUNNERS = frozenset(
+    ("uvx", "pipx", "uv", "poetry", "pdm", "hatch", "rye", "pixi", "pip-run", "conda", "mamba",
+     "micromamba", "npx", "bunx", "nix", "start", "open")
+)  # fmt: skip
+_NO_RUN = frozenset(("pip", "add", "install", "remove", "uninstall", "upgrade", "show", "search"))
+_INTERACTIVE = frozenset(
+    ("bash", "sh", "dash", "ash", "zsh", "fish", "ksh", "mksh", "csh", "tcsh", "rbash", "pwsh",
+     "xonsh", "nu", "elvish", "python", "pypy", "node", "irb", "ruby", "perl", "php", "lua", "psql",
+     "mysql", "sqlite", "ssh", "telnet", "nc", "ncat", "socat", "gdb", "vi", "vim", "nvim", "nano",
+     "emacs", "ed", "screen", "tmux", "script", "expect", "bc", "dc", "ftp", "sftp", "julia", "r",
+     "ghci", "scala", "deno", "bun", "ipython")
+)  # fmt: skip
+"""By name without a version at its end."""
+_ALWAYS_TYPED = frozenset(
+    ("screen", "tmux", "script", "expect", "ssh", "telnet", "vi", "vim", "nvim", "nano", "emacs",
+     "ed", "ftp", "sftp", "gdb", "nc", "ncat", "socat")
+)  # fmt: skip
+_GIVEN_ONE = frozenset(
+    ("-c", "-e", "-m", "--version", "--help", "-V", "-h", "-lc", "-ec", "-Command", "-File")
+)
+_CONTAINERS = frozenset(("docker", "podman", "nerdctl", "kubectl", "oc", "lxc", "incus"))
+_ATTACHED = re.compile(r"-[a-zA-Z]*[it][a-zA-Z]*|--(interactive|tty|stdin)(=true)?")
+_TERMINAL = re.compile(
+    r"/dev/(tty|pts/|stdin|fd/|console|vcs|ptmx)|/proc/[^/\s]+/(task/[^/\s]+/)?fd"
+)
+_TERMINALS = (
+    "/dev/tty",
+    "/dev/pts/0",
+    "/dev/stdin",
+    "/dev/fd/0",
+    "/proc/self/fd/0",
+    "/proc/1/fd/0",
+)
+_COPIED_INPUT = re.compile(r"<&|(?<![\w.])0>&")
+_BLANKS = re.compile(r"[\s<>|;&()`'\"]+")
+_PARTS = re.compile(r"[=:,@]")
+_BRACES = re.compile(r"\{[^{}/]*\}")
+_MOVING = frozenset(("cd", "pushd", "chdir"))
+_MOVING_OPTIONS = frozenset(("-C", "--directory", "--chdir", "--cwd", "--workdir", "-D"))
+_MOST_DIRECTORIES = 16
+
+NOT_FOR_AGENTS = "callgate's own commands are for people, not for agents."
+
+
+def commands(parsed: ParsedCommand) -> Iterator[Sequence[str]]:
+    """Every command that a line may end up running, in order."""
+    for segment in parsed.segments:
+        try:
+            yield from (argv for argv in commands_within(segment) if argv)
+        except TooMuch:
+            pass
+
+
+def words(parsed: ParsedCommand) -> Iterator[str]:
+    """Everything in a line that could be a place, as the shell reads it and as it is written."""
+    seen: set[str] = set()
+    found = [word for argv in commands(parsed) for word in argv]
+    found += [each for segment in parsed.segments for each in segment.assignments]
+    found += [
+        each.target for segment in parsed.segments for each in segment.redirects if each.target
+    ]
+    for word in (*found, *_BLANKS.split(parsed.text)):
+        for each in (word, *_parts(word)):
+            if each and each not in seen:
+                seen.add(each)
+                yield each
+
+
+def _parts(word: str) -> Iterator[str]:
+    """What stands in `--file=PATH`, `-v PATH:PATH`, `@PATH`, `-fPATH`."""
+    if _PARTS.search(word):
+        yield from _PARTS.split(word)
+    if re.match(r"-[A-Za-z][/~.]", word):
+        yield word[2:]
+
+
+def directories(parsed: ParsedCommand, start: str) -> list[str]:
+    """Where a line may be while it runs."""
+    found = [start]
+    for argv in commands(parsed):
+        moves = [b for a, b in pairwise(argv) if a in _MOVING_OPTIONS]
+        moves += [word.partition("=")[2] for word in argv if word.startswith("--") and "=" in word]
+        if program_name(argv[0]) in _MOVING:
+            moves += [word for word in argv[1:] if not word.startswith("-")] or ["~"]
+        for move in moves:
+            move = os.path.expanduser(move.replace("${HOME}", "~").replace("$HOME", "~"))
+            for each in list(found):
+                place = os.path.normpath(os.path.join(each, move))
+                if place not in found and len(found) < _MOST_DIRECTORIES:
+                    found.append(place)
+    return found
+
+
+def is_glob(word: str) -> bool:
+    return any(letter in word for letter in "*?[{")
+
+
+def glob_reaches(pattern: str, path: str) -> bool:
+    """Whether an absolute pattern of file names could name a path or something below it."""
+    wanted = os.path.normpath(_BRACES.sub("*", pattern)).split("/")
+    parts = path.split("/")
+    if "**" not in wanted and len(wanted) < len(parts):
+        return False
+    for want, part in zip(wanted, parts, strict=False):
+        if want == "**":
+            return True
+        if not fnmatch.fnmatchcase(part, want) or (part.startswith(".") and want[:1] in "*?["):
+            return False
+    return True
+
+
+def own_command(parsed: ParsedCommand) -> bool:
+    """Whether a line runs callgate, or could."""
+    if any(_names_us(each) for segment in parsed.segments for each in segment.assignments):
+        return True
+    for argv in commands(parsed):
+        named = argv[1:] if program_name(argv[0]) in _SETTING else ()
+        if _is_own(argv) or any(map(_names_us, named)):
+            return True
+    match = _OURS.search(parsed.text)
+    return match is not None and match[1] not in _HARMLESS and not parsed.understood
+
+
+def _names_us(assignment: str) -> bool:
+    value = assignment.partition("=")[2].strip()
+    return bool(value) and any(program_name(word) == OURS for word in value.split())
+
+
+def _is_own(argv: Sequence[str]) -> bool:
+    program = program_name(argv[0])
+    if program == OURS:
+        return not _is_harmless(argv[1:])
+    if program not in _MESSAGES:
+        for at, word in enumerate(argv[1:], 1):
+            if (module := _MODULE.fullmatch(word)) is None:
+                continue
+            named = module[1] or next(iter(argv[at + 1 :]), "")
+            after = argv[at + 1 :] if module[1] else argv[at + 2 :]
+            if named.partition(".")[0] == OURS and not _is_harmless(after):
+                return True
+    if program.startswith(("python", "pypy")) and any(
+        re.search(r"\bcallgate\b", text)
+        for option, text in pairwise(argv)
+        if re.fullmatch(r"-[A-Za-z]*c", option)
+    ):
+        return True
+    if program in _RUNNERS and not _NO_RUN & set(argv[1:3]):
+        at = max((at for at, word in enumerate(argv) if _is_package(word)), default=0)
+        return bool(at) and not _is_harmless(argv[at + 1 :])
+    return False
+
+
+def _is_package(word: str) -> bool:
+    return re.split(r"[@=<>~\[]", program_name(word))[0] == OURS
+
+
+def _is_harmless(rest: Sequence[str]) -> bool:
+    return bool(rest) and rest[0] in _HARMLESS
+
+
+def typed_into(parsed: ParsedCommand) -> str | None:
+    """What in a line would read what is typed later; None: nothing."""
+    if _COPIED_INPUT.search(parsed.text):
+        return "A copied input"
+    for word in words(parsed):
+        if _TERMINAL.search(word) or (
+            is_glob(word) and any(glob_reaches(word, each) for each in _TERMINALS)
+        ):
+            return word[:80]
+    for argv in commands(parsed):
+        if _is_interactive(argv):
+            return program_name(argv[0])
+    return None
+
+
+def _is_interactive(argv: Sequence[str]) -> bool:
+    program = re.sub(r"[\d.]+$", "", program_name(argv[0])) or program_name(argv[0])
+    options = argv[1:]
+    if program in _CONTAINERS:
+        return any(map(_ATTACHED.fullmatch, options)) and bool(
+            {"run", "exec", "attach", "start", "shell"} & set(options)
+        )
+    if program not in _INTERACTIVE:
+        return False
+    if "-i" in options:
+        return True
+    if program in _ALWAYS_TYPED:
+        return not any(each in ("--version", "--help", "-V") for each in options)
+    if any(each in _GIVEN_ONE for each in options):
+        return False
+    return all(each.startswith("-") for each in options)
