@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from callgate.cli.hooks import editing, hook_client, scripts
+from callgate.cli.hooks import editing, hook_client, installations, scripts
 from callgate.cli.hooks.codex_hooks import trust_status
 from callgate.config.agents.jsonc_edits import NotJson, parse, value_of
 from callgate.config.agents.settings_files import AGENTS, DIRECTORY, settings_files, user_file
@@ -122,7 +122,7 @@ def _entry_problems(
 ) -> list[str]:
     """One entry must be as we write it: whatever differs may be what lets calls run."""
     problems: list[str] = []
-    known = {each.path: each.url for each in editing.remembered(home, agent)}
+    known = {each.path: each.url for each in installations.remembered(home, agent)}
     for entry in found:
         hook = _hook(entry)
         http = None
@@ -189,7 +189,7 @@ def _what_turns_hooks_off(path: str, home: str, agent: str) -> list[str]:
         if isinstance(disabled, list) and any(each in disabled for each in ours):
             problems.append("turns callgate's hook off by its name")
     allowed = settings.get("allowedHttpHookUrls")
-    urls = [each.url for each in editing.remembered(home, agent) if each.url is not None]
+    urls = [each.url for each in installations.remembered(home, agent) if each.url is not None]
     if isinstance(allowed, list) and not all(_is_allowed(url, allowed) for url in urls):
         problems.append("has allowedHttpHookUrls without the address of callgate's hook")
     return problems

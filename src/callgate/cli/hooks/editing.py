@@ -8,7 +8,6 @@ A file is replaced in one step, with the mode that it had; a link is followed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -21,6 +20,7 @@ import msgspec
 
 from callgate.cli.errors import CliError
 from callgate.cli.hooks import scripts, toml_blocks
+from callgate.cli.hooks.installations import Edit, hash_of, remembered
 from callgate.config.agents.jsonc_edits import (
     NotJson,
     parse,
@@ -30,7 +30,6 @@ from callgate.config.agents.jsonc_edits import (
     without_items,
 )
 from callgate.config.agents.settings_files import hook_directory, token_file
-from callgate.core.directories import write_private
 
 _EVENTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "claude": (("PreToolUse", "pre"), ("PostToolUse", "post"), ("PostToolUseFailure", "post")),
@@ -39,23 +38,6 @@ _EVENTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "qwen": (("PreToolUse", "pre"), ("PostToolUse", "post"), ("PostToolUseFailure", "post")),
     "cursor": (("preToolUse", "pre"), ("postToolUse", "post"), ("postToolUseFailure", "post")),
 }
-
-
-class Installed(msgspec.Struct, frozen=True):
-    path: str
-    before: str | None
-    """None: there was no file."""
-    after_sha256: str
-    form: str
-    url: str | None = None
-    """Of the HTTP form."""
-
-
-class Edit(msgspec.Struct, frozen=True):
-    path: str
-    before: str | None
-    after: str | None
-    """None: the file is removed."""
 
 
 class HttpForm(msgspec.Struct, frozen=True):
@@ -245,49 +227,13 @@ def apply(edit: Edit) -> None:
         raise
 
 
-def remember(home: str, agent: str, edit: Edit, form: str, url: str | None = None) -> None:
-    """Keep what stood there before the first installation of these."""
-    known = remembered(home, agent)
-    kept = [each for each in known if each.path != edit.path]
-    first = next((each for each in known if each.path == edit.path), None)
-    before = edit.before
-    if first is not None and first.after_sha256 == _hash(edit.before):
-        before = first.before
-    kept.append(Installed(edit.path, before, _hash(edit.after), form, url))
-    _keep(home, agent, kept)
-
-
-def remembered(home: str, agent: str) -> list[Installed]:
-    try:
-        with open(_record(home, agent), "rb") as file:
-            return msgspec.json.decode(file.read(), type=list[Installed])
-    except (OSError, msgspec.DecodeError):
-        return []
-
-
-def forget(home: str, agent: str, path: str) -> None:
-    _keep(home, agent, [each for each in remembered(home, agent) if each.path != path])
-
-
-def _keep(home: str, agent: str, installed: list[Installed]) -> None:
-    write_private(_record(home, agent), msgspec.json.encode(installed).decode())
-
-
 def removal(home: str, agent: str, path: str) -> Edit:
     """What takes our hook out of a file again."""
     text = read(path)
     known = next((each for each in remembered(home, agent) if each.path == path), None)
-    if known is not None and text is not None and known.after_sha256 == _hash(text):
+    if known is not None and text is not None and known.after_sha256 == hash_of(text):
         return Edit(path, text, known.before)
     if text is None:
         return Edit(path, None, None)
     after = without_hook(agent, home, text)
     return Edit(path, text, after if after or agent != "opencode" else None)
-
-
-def _record(home: str, agent: str) -> str:
-    return os.path.join(hook_directory(home, agent), "installed.json")
-
-
-def _hash(text: str | None) -> str:
-    return "" if text is None else hashlib.sha256(text.encode()).hexdigest()

@@ -10,7 +10,7 @@ from argparse import Namespace
 from typing import Any
 
 from callgate.cli.errors import FAILED, OK, CliError
-from callgate.cli.hooks import checks, editing, scripts
+from callgate.cli.hooks import checks, editing, installations, scripts
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.ui.output import print_json
 from callgate.cli.ui.terminal import say
@@ -33,13 +33,13 @@ def install(options: Namespace) -> int:
         if not options.dry_run:
             scripts.write_scripts(home, agent, wait_s)
         http = _http(home, agent) if form == "http" else None
-        edit = editing.Edit(
+        edit = installations.Edit(
             path, before, editing.with_hook(agent, home, before or "", wait_s, http)
         )
         changed = edit.after != before
         if changed and not options.dry_run:
             editing.apply(edit)
-            editing.remember(home, agent, edit, form, None if http is None else http.url)
+            installations.remember(home, agent, edit, form, None if http is None else http.url)
     except OSError as error:
         raise _unwritable(path, error) from error
     report: dict[str, Any] = {"agent": agent, "file": path, "form": form, "changed": changed}
@@ -57,8 +57,8 @@ def remove(options: Namespace) -> int:
         changed = edit.after != edit.before
         if changed and not options.dry_run:
             editing.apply(edit)
-            editing.forget(home, agent, path)
-        if not options.dry_run and not editing.remembered(home, agent):
+            installations.forget(home, agent, path)
+        if not options.dry_run and not installations.remembered(home, agent):
             shutil.rmtree(hook_directory(home, agent), ignore_errors=True)  # its token, too
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -152,7 +152,7 @@ def _http(home: str, agent: str) -> editing.HttpForm:
     return editing.HttpForm(f"{url.rstrip('/')}/v1/hooks/{agent}", editing.read_token(home, agent))
 
 
-def _show(report: dict[str, Any], edit: editing.Edit, options: Namespace) -> None:
+def _show(report: dict[str, Any], edit: installations.Edit, options: Namespace) -> None:
     old, new = (edit.before or "").splitlines(True), (edit.after or "").splitlines(True)
     diff = "".join(_ended(line) for line in difflib.unified_diff(old, new, edit.path, edit.path))
     if options.json:
