@@ -145,6 +145,20 @@ def test_an_agent_cannot_write_what_it_runs_outside_later(place: Path, name: str
         assert path.parent == own or path.parent.exists() is exists, path
 
 
+@pytest.mark.parametrize("linked", [True, False])
+def test_settings_in_a_directory_that_a_variable_names_stay_too(place: Path, linked: bool) -> None:
+    own = place / "person/mine"
+    own.mkdir()
+    (place / "person/link").symlink_to(own)
+    given = place / "person/link" if linked else own
+    names = ("config.toml", "hooks.json", "rules/x")
+    script = "\n".join(f"mkdir -p $(dirname {own}/{name}); echo x > {own}/{name}" for name in names)
+    program = agent(place, "codex", f"{script}\necho kept > {own}/state")
+    done = sandbox(place, "--no-hooks", "--", program, CODEX_HOME=str(given))
+    assert done.returncode == 0, done.stderr
+    assert [each.name for each in own.iterdir()] == ["state"]
+
+
 def test_an_agent_whose_settings_are_a_link_is_not_started(place: Path) -> None:
     (place / "person/.claude").mkdir()
     (place / "person/.claude/settings.json").symlink_to(place / "elsewhere.json")

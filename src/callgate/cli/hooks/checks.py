@@ -7,11 +7,12 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
 
-from callgate.cli.hooks import editing, hook_client
+from callgate.cli.hooks import editing, hook_client, installations, scripts
 from callgate.cli.hooks.codex_hooks import trust_status
 from callgate.config.agents.jsonc_edits import NotJson, parse, value_of
 from callgate.config.agents.settings_files import AGENTS, DIRECTORY, settings_files, user_file
@@ -50,7 +51,7 @@ class HookStatus(msgspec.Struct, frozen=True, kw_only=True):
     """An instance took an event with the hook's token."""
     problems: tuple[str, ...]
     trusted: bool | None = None
-    """None: this agent knows no trust."""
+    """None: this agent knows no trust, or could not be asked, which is one of the problems."""
 
     @property
     def is_guarded(self) -> bool:
@@ -77,8 +78,8 @@ class HookStatus(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(lines)
 
 
-def look(home: str, agent: str, workspace: str) -> HookStatus:
-    """What there is of an agent's hook now."""
+def look(home: str, agent: str, workspace: str, wait_s: float) -> HookStatus:
+    """What there is of an agent's hook now. `wait_s`: how long the settings let it wait."""
     candidates = [user_file(agent)]
     if (project := AGENTS[agent].project) is not None:
         candidates.append(os.path.join(workspace, project))
@@ -88,7 +89,10 @@ def look(home: str, agent: str, workspace: str) -> HookStatus:
     problems: list[str] = []
     trusted: bool | None = None
     if holding:
-        problems += _problems(agent, home, holding, texts, workspace)
+        problems += _problems(agent, home, workspace)
+        for path in holding:
+            found = editing.entries(agent, texts[path], home)
+            problems += _entry_problems(agent, home, path, found, wait_s)
     if holding and agent == "codex":
         trusted = _codex_trust(program, home, workspace, problems)
     return HookStatus(
@@ -103,25 +107,43 @@ def look(home: str, agent: str, workspace: str) -> HookStatus:
     )
 
 
-def _problems(
-    agent: str, home: str, holding: list[str], texts: dict[str, str], workspace: str
-) -> list[str]:
+def _problems(agent: str, home: str, workspace: str) -> list[str]:
     problems = []
     script = os.path.join(home, DIRECTORY, agent, "hook")
     if not os.access(script, os.X_OK):
         problems.append(f"{script} is missing: callgate hook install {agent}")
     for path in settings_files(agent, workspace):
-        if _turns_hooks_off(path):
-            problems.append(f"{path} turns all hooks off")
-    for path in holding:
-        for entry in editing.entries(agent, texts[path], home):
-            if agent == "claude" and _hook(entry).get("onFailure") != "block":
-                problems.append(f"{path}: the hook lacks onFailure = block, so failures run calls")
-            if agent == "vibe" and entry.get("strict") is not True:
-                problems.append(f"{path}: the hook lacks strict = true, so failures run calls")
-            if agent == "claude" and "url" in _hook(entry):
-                problems += _http_problems(_hook(entry))
+        problems += [f"{path} {each}" for each in _what_turns_hooks_off(path, home, agent)]
     return problems
+
+
+def _entry_problems(
+    agent: str, home: str, path: str, found: list[dict[str, Any]], wait_s: float
+) -> list[str]:
+    """One entry must be as we write it: whatever differs may be what lets calls run."""
+    problems: list[str] = []
+    known = {each.path: each.url for each in installations.remembered(home, agent)}
+    for entry in found:
+        hook = _hook(entry)
+        http = None
+        if "url" in hook:
+            url = known.get(path) or str(hook["url"])
+            http = editing.HttpForm(url, editing.read_token(home, agent))
+        expected = editing.expected(agent, home, wait_s, http)
+        if entry != expected:
+            names = sorted(_differing(entry, expected) | _differing(hook, _hook(expected)))
+            problems.append(
+                f"{path}: the hook is not as callgate writes it ({', '.join(names)}):"
+                f" callgate hook install {agent}"
+            )
+        elif http is not None:
+            problems += _http_problems(hook)
+    return problems
+
+
+def _differing(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
+    names = (one.keys() | other.keys()) - {"hooks"}
+    return {name for name in names if one.get(name) != other.get(name)}
 
 
 def _hook(entry: dict[str, Any]) -> dict[str, Any]:
@@ -144,25 +166,45 @@ def _http_problems(hook: dict[str, Any]) -> list[str]:
     return [f"{hook['url']} answers, but not as callgate does"]
 
 
-def _turns_hooks_off(path: str) -> bool:
-    if not path.endswith(".json"):
-        return False
+def _what_turns_hooks_off(path: str, home: str, agent: str) -> list[str]:
+    """What a file of settings says that keeps our hook from being run."""
     try:
-        text = editing.read(path)
-        settings = value_of(text, parse(text)) if text else {}
+        text = editing.read(path) if path.endswith(".json") else None
+        settings = value_of(text, parse(text)) if text and text.strip() else {}
     except NotJson:
-        return False
+        return ["is not JSON, so the agent may read none of it"]
     if not isinstance(settings, dict):
-        return False
+        return []
+    problems = []
     config = settings.get("hooksConfig")
-    off = isinstance(config, dict) and config.get("enabled") is False
-    return off or settings.get("disableAllHooks") is True
+    config = config if isinstance(config, dict) else {}
+    if config.get("enabled") is False or settings.get("disableAllHooks") is True:
+        problems.append("turns all hooks off")
+    ours = ("callgate", scripts.command(home, agent, "pre"))
+    hooks = settings.get("hooks")
+    for disabled in (
+        config.get("disabled"),
+        hooks.get("disabled") if isinstance(hooks, dict) else 0,
+    ):
+        if isinstance(disabled, list) and any(each in disabled for each in ours):
+            problems.append("turns callgate's hook off by its name")
+    allowed = settings.get("allowedHttpHookUrls")
+    urls = [each.url for each in installations.remembered(home, agent) if each.url is not None]
+    if isinstance(allowed, list) and not all(_is_allowed(url, allowed) for url in urls):
+        problems.append("has allowedHttpHookUrls without the address of callgate's hook")
+    return problems
+
+
+def _is_allowed(url: str, patterns: list[Any]) -> bool:
+    """`*` stands for anything in them."""
+    return any(isinstance(each, str) and fnmatchcase(url, each) for each in patterns)
 
 
 def _codex_trust(
     program: str | None, home: str, workspace: str, problems: list[str]
 ) -> bool | None:
     if program is None:
+        problems.append("codex is not found, so nobody knows whether it trusts the hook")
         return None
     try:
         states = trust_status(program, workspace, os.path.join(home, DIRECTORY, "codex"))

@@ -8,7 +8,6 @@ A file is replaced in one step, with the mode that it had; a link is followed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -20,12 +19,18 @@ from typing import Any
 import msgspec
 
 from callgate.cli.errors import CliError
-from callgate.cli.hooks import scripts
-from callgate.config.agents.jsonc_edits import NotJson, parse, value_of, with_item, without_items
-from callgate.config.agents.settings_files import hook_directory
-from callgate.core.directories import write_private
+from callgate.cli.hooks import scripts, toml_blocks
+from callgate.cli.hooks.installations import Edit, hash_of, remembered
+from callgate.config.agents.jsonc_edits import (
+    NotJson,
+    parse,
+    value_of,
+    with_first_member,
+    with_item,
+    without_items,
+)
+from callgate.config.agents.settings_files import hook_directory, token_file
 
-BEGIN, END = "# callgate begin", "# callgate end"
 _EVENTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "claude": (("PreToolUse", "pre"), ("PostToolUse", "post"), ("PostToolUseFailure", "post")),
     "codex": (("PreToolUse", "pre"), ("PostToolUse", "post")),
@@ -33,21 +38,6 @@ _EVENTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "qwen": (("PreToolUse", "pre"), ("PostToolUse", "post"), ("PostToolUseFailure", "post")),
     "cursor": (("preToolUse", "pre"), ("postToolUse", "post"), ("postToolUseFailure", "post")),
 }
-
-
-class Installed(msgspec.Struct, frozen=True):
-    path: str
-    before: str | None
-    """None: there was no file."""
-    after_sha256: str
-    form: str
-
-
-class Edit(msgspec.Struct, frozen=True):
-    path: str
-    before: str | None
-    after: str | None
-    """None: the file is removed."""
 
 
 class HttpForm(msgspec.Struct, frozen=True):
@@ -68,19 +58,33 @@ def read(path: str) -> str | None:
 
 def with_hook(agent: str, home: str, text: str, wait_s: float, http: HttpForm | None = None) -> str:
     """An agent's settings with our hook in them, once. Raises `CliError`."""
-    text = without_hook(agent, home, text)
     if agent == "opencode":
+        if text.strip() and not entries(agent, text, home):
+            raise CliError("the plugin of that name is not callgate's: nothing was changed")
         return scripts.plugin(home, wait_s)
+    text = without_hook(agent, home, text)
     if agent in ("vibe", "kimi"):
-        return _with_toml(agent, home, text, wait_s)
+        tables = _toml_tables(agent, home, wait_s)
+        return toml_blocks.with_block(agent, text, tables)
     try:
         for event, phase in _EVENTS[agent]:
             text = with_item(text, ("hooks", event), _entry(agent, home, phase, wait_s, http))
         if agent == "cursor" and "version" not in value_of(text, parse(text)):
-            text = text.replace("{", '{\n  "version": 1,', 1)
+            text = with_first_member(text, "version", 1)
+        parse(text)  # what the agent cannot read would turn its hooks off, all of them
     except NotJson as error:
         raise CliError(f"the settings of {agent} cannot be edited: {error}") from None
     return text
+
+
+def expected(agent: str, home: str, wait_s: float, http: HttpForm | None = None) -> dict[str, Any]:
+    """Our hook before a call, as `entries` has it right after an installation."""
+    if agent == "opencode":
+        return {"plugin": scripts.plugin(home, wait_s)}
+    if agent in ("vibe", "kimi"):
+        found: dict[str, Any] = tomllib.loads(_toml_tables(agent, home, wait_s))["hooks"][0]
+        return found
+    return _entry(agent, home, "pre", wait_s, http)
 
 
 def _entry(
@@ -101,7 +105,7 @@ def _entry(
     return {"matcher": ".*" if agent == "codex" else "*", "hooks": [hook]}
 
 
-def _with_toml(agent: str, home: str, text: str, wait_s: float) -> str:
+def _toml_tables(agent: str, home: str, wait_s: float) -> str:
     def quoted(value: str) -> str:
         return json.dumps(value)  # a basic string of TOML, too: all of it is ASCII
 
@@ -118,66 +122,87 @@ def _with_toml(agent: str, home: str, text: str, wait_s: float) -> str:
             f'event = "{event}"\nmatcher = ".*"\ncommand = {command}\ntimeout = {seconds}'
             for event, command in (("PreToolUse", pre), ("PostToolUse", post))
         ]
-    tables = "\n".join(f"[[hooks]]\n{row}" for row in rows)
-    gap = "" if not text or text.endswith("\n") else "\n"
-    new = f"{text}{gap}{BEGIN}\n{tables}\n{END}\n"
-    try:
-        tomllib.loads(new)
-    except tomllib.TOMLDecodeError as error:
-        raise CliError(
-            f"the settings of {agent} cannot take another [[hooks]]: {error}",
-            hint="Write the hooks there as [[hooks]] tables.",
-        ) from None
-    return new
+    return "\n".join(f"[[hooks]]\n{row}" for row in rows)
 
 
 def without_hook(agent: str, home: str, text: str) -> str:
     """An agent's settings without our hook. Raises `CliError`."""
     if agent == "opencode":
-        return ""
+        return "" if entries(agent, text, home) else text
+
+    def is_only_ours(entry: Any) -> bool:
+        return bool(hooks := _hooks_of(entry)) and all(
+            _is_ours(each, home, agent) for each in hooks
+        )
+
     if agent in ("vibe", "kimi"):
-        head, begin, rest = text.partition(BEGIN)
-        return head + rest.partition(END + "\n")[2] if begin else text
+        return toml_blocks.without_blocks(agent, text, is_only_ours)
     if not text.strip():
         return text
     try:
         for event, _ in _EVENTS[agent]:
-            text = without_items(text, ("hooks", event), lambda each: is_ours(each, home, agent))
+            text = without_items(text, ("hooks", event), is_only_ours, "hooks")
     except NotJson as error:
         raise CliError(f"the settings of {agent} cannot be edited: {error}") from None
     return text
 
 
-def is_ours(entry: Any, home: str, agent: str) -> bool:
-    """Whether an entry of an agent's settings is our hook."""
-    marks = (f"{hook_directory(home, agent)}/hook", f"/v1/hooks/{agent}")
+def _hooks_of(entry: Any) -> list[Any]:
+    """What an entry runs: the hooks of a matcher, or itself."""
     listed = entry.get("hooks", [entry]) if isinstance(entry, dict) else []
-    return any(
-        mark in str(hook.get("command", "")) or mark in str(hook.get("url", ""))
-        for hook in listed
-        if isinstance(hook, dict)
-        for mark in marks
-    )
+    return listed if isinstance(listed, list) else []
+
+
+def _is_ours(hook: Any, home: str, agent: str) -> bool:
+    """Whether it runs our script, perhaps not as we wrote it, or goes where we have written."""
+    if not isinstance(hook, dict):
+        return False
+    if f"{hook_directory(home, agent)}/hook" in str(hook.get("command", "")):
+        return True
+    if not isinstance(url := hook.get("url"), str):
+        return False
+    headers = hook.get("headers")
+    given = headers.get("Authorization") if isinstance(headers, dict) else None
+    written = {each.url for each in remembered(home, agent)}
+    token = read_token(home, agent)
+    return url in written or (bool(token) and given == f"Bearer {token}")
+
+
+def read_token(home: str, agent: str) -> str:
+    """Empty if there is none: only a dry run has none yet."""
+    try:
+        with open(token_file(home, agent), encoding="ascii") as file:
+            return file.read().strip()
+    except FileNotFoundError:
+        return ""
 
 
 def entries(agent: str, text: str, home: str) -> list[dict[str, Any]]:
-    """Our hooks before a call, as an agent's settings have them; none where they lack."""
+    """Our hooks before a call, as an agent's settings have them; none where they lack. Each is as
+    if it stood alone in its entry."""
     if agent == "opencode":
         marked = json.dumps(os.path.join(hook_directory(home, agent), "hook")) in text
-        return [{"command": "plugin"}] if marked else []
+        return [{"plugin": text}] if marked else []
     if agent in ("vibe", "kimi"):
         try:
             hooks = tomllib.loads(text).get("hooks", [])
         except tomllib.TOMLDecodeError:
             return []
-        return [each for each in hooks if is_ours(each, home, agent)]
+        key, event = ("type", "pre_tool") if agent == "vibe" else ("event", "PreToolUse")
+        ours = [each for each in hooks if _is_ours(each, home, agent)]
+        return [each for each in ours if each.get(key) == event]
     try:
         document = value_of(text, parse(text)) if text.strip() else {}
     except NotJson:
         return []
     events = document.get("hooks", {}) if isinstance(document, dict) else {}
     before = events.get(_EVENTS[agent][0][0], []) if isinstance(events, dict) else []
-    return [each for each in before if is_ours(each, home, agent)]
+    return [
+        {**entry, "hooks": [hook]} if "hooks" in entry else hook
+        for entry in (before if isinstance(before, list) else [])
+        for hook in _hooks_of(entry)
+        if _is_ours(hook, home, agent)
+    ]
 
 
 def apply(edit: Edit) -> None:
@@ -202,49 +227,13 @@ def apply(edit: Edit) -> None:
         raise
 
 
-def remember(home: str, agent: str, edit: Edit, form: str) -> None:
-    """Keep what stood there before the first installation of these."""
-    known = remembered(home, agent)
-    kept = [each for each in known if each.path != edit.path]
-    first = next((each for each in known if each.path == edit.path), None)
-    before = edit.before
-    if first is not None and first.after_sha256 == _hash(edit.before):
-        before = first.before
-    kept.append(Installed(edit.path, before, _hash(edit.after), form))
-    _keep(home, agent, kept)
-
-
-def remembered(home: str, agent: str) -> list[Installed]:
-    try:
-        with open(_record(home, agent), "rb") as file:
-            return msgspec.json.decode(file.read(), type=list[Installed])
-    except (OSError, msgspec.DecodeError):
-        return []
-
-
-def forget(home: str, agent: str, path: str) -> None:
-    _keep(home, agent, [each for each in remembered(home, agent) if each.path != path])
-
-
-def _keep(home: str, agent: str, installed: list[Installed]) -> None:
-    write_private(_record(home, agent), msgspec.json.encode(installed).decode())
-
-
 def removal(home: str, agent: str, path: str) -> Edit:
     """What takes our hook out of a file again."""
     text = read(path)
     known = next((each for each in remembered(home, agent) if each.path == path), None)
-    if known is not None and text is not None and known.after_sha256 == _hash(text):
+    if known is not None and text is not None and known.after_sha256 == hash_of(text):
         return Edit(path, text, known.before)
     if text is None:
         return Edit(path, None, None)
     after = without_hook(agent, home, text)
     return Edit(path, text, after if after or agent != "opencode" else None)
-
-
-def _record(home: str, agent: str) -> str:
-    return os.path.join(hook_directory(home, agent), "installed.json")
-
-
-def _hash(text: str | None) -> str:
-    return "" if text is None else hashlib.sha256(text.encode()).hexdigest()

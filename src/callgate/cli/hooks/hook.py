@@ -10,12 +10,12 @@ from argparse import Namespace
 from typing import Any
 
 from callgate.cli.errors import FAILED, OK, CliError
-from callgate.cli.hooks import checks, editing, scripts
+from callgate.cli.hooks import checks, editing, installations, scripts
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.ui.output import print_json
 from callgate.cli.ui.terminal import say
 from callgate.cli.ui.visible import visible
-from callgate.config.agents.settings_files import AGENTS, hook_directory, token_file, user_file
+from callgate.config.agents.settings_files import AGENTS, hook_directory, user_file
 from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user
 from callgate.core.errors import ToolErrorClass
@@ -33,13 +33,13 @@ def install(options: Namespace) -> int:
         if not options.dry_run:
             scripts.write_scripts(home, agent, wait_s)
         http = _http(home, agent) if form == "http" else None
-        edit = editing.Edit(
+        edit = installations.Edit(
             path, before, editing.with_hook(agent, home, before or "", wait_s, http)
         )
         changed = edit.after != before
         if changed and not options.dry_run:
             editing.apply(edit)
-            editing.remember(home, agent, edit, form)
+            installations.remember(home, agent, edit, form, None if http is None else http.url)
     except OSError as error:
         raise _unwritable(path, error) from error
     report: dict[str, Any] = {"agent": agent, "file": path, "form": form, "changed": changed}
@@ -57,8 +57,8 @@ def remove(options: Namespace) -> int:
         changed = edit.after != edit.before
         if changed and not options.dry_run:
             editing.apply(edit)
-            editing.forget(home, agent, path)
-        if not options.dry_run and not editing.remembered(home, agent):
+            installations.forget(home, agent, path)
+        if not options.dry_run and not installations.remembered(home, agent):
             shutil.rmtree(hook_directory(home, agent), ignore_errors=True)  # its token, too
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -69,7 +69,8 @@ def remove(options: Namespace) -> int:
 def status(options: Namespace) -> int:
     home = Home.from_environment().path
     agents = [_agent(options)] if options.words else list(AGENTS)
-    found = [checks.look(home, agent, os.getcwd()) for agent in agents]
+    wait_s = _wait_s()
+    found = [checks.look(home, agent, os.getcwd(), wait_s) for agent in agents]
     if not options.words:
         found = [each for each in found if each.installed or each.program]
     if options.json:
@@ -79,7 +80,8 @@ def status(options: Namespace) -> int:
             _print(each.text())
         if not found:
             print("No agent that callgate knows is installed here.")
-    return OK if all(each.is_guarded for each in found if each.installed) else FAILED
+    asked = found if options.words else [each for each in found if each.installed]
+    return OK if all(each.is_guarded for each in asked) else FAILED
 
 
 def test(options: Namespace) -> int:
@@ -147,15 +149,10 @@ def _wait_s() -> float:
 def _http(home: str, agent: str) -> editing.HttpForm:
     urls = [each.http for each in live(home) if each.http is not None]
     url = urls[0] if urls else f"http://{USUAL_HOST}:{USUAL_PORT}"
-    try:
-        with open(token_file(home, agent), encoding="ascii") as file:
-            token = file.read().strip()
-    except FileNotFoundError:
-        token = ""  # only a dry run has none yet
-    return editing.HttpForm(f"{url.rstrip('/')}/v1/hooks/{agent}", token)
+    return editing.HttpForm(f"{url.rstrip('/')}/v1/hooks/{agent}", editing.read_token(home, agent))
 
 
-def _show(report: dict[str, Any], edit: editing.Edit, options: Namespace) -> None:
+def _show(report: dict[str, Any], edit: installations.Edit, options: Namespace) -> None:
     old, new = (edit.before or "").splitlines(True), (edit.after or "").splitlines(True)
     diff = "".join(_ended(line) for line in difflib.unified_diff(old, new, edit.path, edit.path))
     if options.json:

@@ -59,9 +59,11 @@ def own_directories(agent: str | None) -> Iterable[str]:
 def without_later_runs(jail: Jail, workspace: str, agent: str | None) -> Jail:
     """The jail in which nothing can be changed or made that an agent or git runs outside of it.
     Of a link on the way its place cannot be kept: an agent does not run then."""
-    roots = {path: os.path.realpath(path) for path in (workspace, *own_directories(agent))}
+    given = os.environ.get(AGENTS[agent].home_variable or "") if agent is not None else None
+    named = (workspace, *own_directories(agent), *([given] if given else []))
+    roots = {os.path.abspath(path): os.path.realpath(path) for path in named}
     kept = set(jail.protected)
-    for path in _run_later(workspace, agent):
+    for path in map(os.path.abspath, _run_later(workspace, agent)):
         root = max((each for each in roots if is_below(path, each)), key=len, default=None)
         if root is None or not below_any(roots[root], jail.writable) or path == root:
             continue

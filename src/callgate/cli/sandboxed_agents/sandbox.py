@@ -19,7 +19,7 @@ from collections.abc import Iterable
 import msgspec
 
 from callgate.cli.errors import CliError
-from callgate.cli.hooks import editing, scripts
+from callgate.cli.hooks import editing, installations, scripts
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.sandboxed_agents import prepared, terminal_runs
 from callgate.cli.sandboxed_agents.agent_files import own_directories, without_later_runs
@@ -186,7 +186,7 @@ def _with_hooks(home: str, agent: str, argv: list[str], hooks: HooksTable) -> li
         _seed_claude()
         path = os.path.join(hook_directory(home, agent), "run-settings.json")
         text = editing.with_hook(agent, home, "", hooks.wait_s)
-        editing.apply(editing.Edit(path, None, text))
+        editing.apply(installations.Edit(path, None, text))
         return [argv[0], "--settings", path, *argv[1:]]
     if not editing.entries(agent, editing.read(user_file(agent)) or "", home):
         raise CliError(

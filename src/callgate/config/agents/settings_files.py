@@ -69,10 +69,13 @@ def user_file(agent: str, environ: Mapping[str, str] = os.environ) -> str:
 def settings_files(agent: str, workspace: str) -> Iterator[str]:
     """Every file by which the hooks of an agent could be changed, absolute."""
     settings = AGENTS[agent]
+    given = os.environ.get(settings.home_variable or "")
     yield user_file(agent)
     for path in (settings.project, *settings.others):
         if path is not None:
             yield os.path.join(workspace, os.path.expanduser(path))
+            if given and path.startswith("~/"):
+                yield os.path.join(given, os.path.basename(path))
 
 
 def hook_directory(home: str, agent: str) -> str:

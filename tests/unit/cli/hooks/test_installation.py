@@ -172,3 +172,88 @@ def test_a_broken_hook_refuses_in_the_agents_form(agent: str, breaking: str, tmp
     done = subprocess.run(["sh", "-c", command], input=b"{}", capture_output=True, check=False)
     assert done.returncode == 0
     assert done.stdout == dialects.refusal(agent, scripts.SILENT)
+
+
+def placed(agent: str, text: str) -> Path:
+    path = Path(user_file(agent))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode())
+    return path
+
+
+def test_a_brace_in_a_comment_is_not_the_settings_of_cursor() -> None:
+    path = placed("cursor", "// {see docs}\n{\n}\n")
+    assert call("install", "cursor") == 0
+    text = path.read_text()
+    assert text.startswith("// {see docs}\n{")
+    settings = json.loads(text.removeprefix("// {see docs}\n"))
+    assert (settings["version"], len(settings["hooks"]["preToolUse"])) == (1, 1)
+
+
+@pytest.mark.parametrize("agent", ["vibe", "kimi"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_tables_after_our_block_stay_whatever_ends_its_lines(agent: str, end: str) -> None:
+    path = placed(agent, f"x = 1{end}")
+    call("install", agent)
+    mine = "[[hooks]]\nname = 'mine'\n[more]\ny = 2\n"
+    path.write_bytes((path.read_text() + mine).replace("\r\n", "\n").replace("\n", end).encode())
+    assert call("remove", agent) == 0
+    assert path.read_bytes().decode() == f"x = 1{end}" + mine.replace("\n", end)
+
+
+@pytest.mark.parametrize("agent", ["vibe", "kimi"])
+@pytest.mark.parametrize("changed", ["no end", "mine inside", "no marks"])
+def test_a_block_that_is_not_ours_alone_is_left_as_it_is(agent: str, changed: str) -> None:
+    path = placed(agent, "x = 1\n")
+    call("install", agent)
+    text = path.read_text()
+    if changed == "no end":
+        text = text.replace("# callgate end\n", "[more]\n")
+    elif changed == "mine inside":
+        text = text.replace("# callgate end\n", "[[hooks]]\nname = 'mine'\n# callgate end\n")
+    else:
+        text = text.replace("# callgate end\n", "").replace("# callgate begin\n", "")
+    path.write_text(text)
+    for word in ("remove", "install"):
+        assert call(word, agent) == 2
+        assert path.read_text() == text
+
+
+def test_a_hook_of_somebody_else_at_another_host_stays() -> None:
+    foreign = {"matcher": "*", "hooks": [{"type": "http", "url": "https://other.example/v1/hooks/claude"}]}
+    path = placed("claude", json.dumps({"hooks": {"PreToolUse": [foreign]}}))
+    for _ in range(2):
+        assert call("install", "claude", "--form", "http") == 0
+        found = json.loads(path.read_text())["hooks"]["PreToolUse"]
+        assert (len(found), found[0]) == (2, foreign)
+    path.write_text(path.read_text() + "\n")
+    assert call("remove", "claude") == 0
+    assert json.loads(path.read_text())["hooks"]["PreToolUse"] == [foreign]
+
+
+@pytest.mark.parametrize("form", ["http", "command"])
+def test_a_hook_of_the_user_beside_ours_in_one_entry_stays(form: str) -> None:
+    path = placed("claude", "{}")
+    call("install", "claude", "--form", form)
+    settings = json.loads(path.read_text())
+    mine = {"type": "command", "command": "mine"}
+    settings["hooks"]["PreToolUse"][0]["hooks"].append(mine)
+    path.write_text(json.dumps(settings))
+    assert call("remove", "claude") == 0
+    hooks = json.loads(path.read_text())["hooks"]
+    assert hooks["PreToolUse"] == [{"matcher": "*", "hooks": [mine]}]
+    assert hooks["PostToolUse"] == []
+
+
+def test_an_escape_that_json_has_not_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    path = placed("gemini", '{"a": "\\q"}')
+    assert call("install", "gemini") == 2
+    assert "line 1 is not JSON" in capsys.readouterr().err
+    assert path.read_text() == '{"a": "\\q"}'
+
+
+def test_a_plugin_of_the_user_with_our_name_is_left_alone() -> None:
+    path = placed("opencode", "export const Mine = async () => ({})\n")
+    assert call("install", "opencode") == 2
+    assert call("remove", "opencode") == 0
+    assert path.read_text() == "export const Mine = async () => ({})\n"
