@@ -79,9 +79,9 @@ def settings_files(
     settings = AGENTS[agent]
     yield user_file(agent, environ)
     if given := environ.get(settings.home_variable or ""):
-        for path in settings.others:
-            if path.startswith("~"):
-                yield os.path.join(given, path.rpartition("/")[2])
+        for other in settings.others:
+            if other.startswith("~"):
+                yield os.path.join(given, other.rpartition("/")[2])
     for path in (settings.project, *settings.others):
         if path is not None:
             yield os.path.join(workspace, os.path.expanduser(path))
