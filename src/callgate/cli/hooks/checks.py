@@ -221,7 +221,7 @@ def _codex_trust(
 
 def _is_answered(home: str, agent: str) -> bool:
     try:
-        answer = hook_client._ask(agent, os.path.join(home, DIRECTORY), b"{}", 5.0)
+        answer = hook_client._ask(agent, "pre", os.path.join(home, DIRECTORY), b"{}", 5.0)
     except (hook_client.NoAnswer, OSError, ValueError):
         return False
     try:

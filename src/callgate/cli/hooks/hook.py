@@ -19,6 +19,7 @@ from callgate.config.agents.settings_files import AGENTS, hook_directory, user_f
 from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user
 from callgate.core.errors import ToolErrorClass
+from callgate.protocol.hooks import dialects
 from callgate.surfaces.http.addresses import USUAL_HOST, USUAL_PORT
 from callgate.surfaces.socket.instances import live
 
@@ -110,8 +111,12 @@ def run_script(words: list[str]) -> int:
     try:
         os.execv(script, [script, *words[1:]])  # noqa: S606
     except OSError as error:
-        sys.stderr.write(f"callgate: the hook is not installed: {error.strerror}\n")
-        return 2
+        reason = f"callgate: the hook is not installed: {error.strerror}"
+        sys.stderr.write(f"{reason}\n")
+        if words[1:] == ["post"]:
+            return 2
+        print(dialects.refusal(words[0], reason).decode())  # an exit code alone opens some agents
+        return OK
 
 
 def _agent(options: Namespace) -> str:

@@ -29,7 +29,7 @@ def main(argv: list[str], stdin: int = 0, stdout: int = 1) -> int:
     if phase == "run":
         return _run(agent, directory, last, stdout)
     try:
-        answer = _ask(agent, directory, _read_event(stdin), float(argv[4]))
+        answer = _ask(agent, phase, directory, _read_event(stdin), float(argv[4]))
     except NoAnswer as error:
         answer = b"" if phase == "post" else _refusal(last, str(error))
     except (OSError, ValueError) as error:
@@ -51,8 +51,10 @@ def _read_event(stdin: int) -> bytes:
     return b"".join(pieces)
 
 
-def _ask(agent: str, directory: str, event: bytes, limit_s: float) -> bytes:
-    header = _header(agent, directory, f', "size": {len(event)}')
+def _ask(agent: str, phase: str, directory: str, event: bytes, limit_s: float) -> bytes:
+    if phase not in ("pre", "post"):
+        raise NoAnswer("A hook is called with pre or post.")
+    header = _header(agent, directory, f', "phase": "{phase}", "size": {len(event)}')
     kind, sizes, answer = _converse(directory, header + event, limit_s)
     if kind != b"callgate-hook" or len(sizes) != 1 or int(sizes[0]) != len(answer):
         raise NoAnswer("The callgate instance gave no whole answer.")

@@ -16,6 +16,7 @@ WORDS = {
     "mode_read": "the mode",
     "mode_write": "the mode",
     "network": "the setting for the network",
+    "not_understood": "the command, which is not understood",
     "per_tool": "the setting for this tool",
     "private_outward": "the guard",
     "repaired": "the model's text, which had to be mended",

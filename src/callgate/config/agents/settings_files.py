@@ -25,7 +25,8 @@ class AgentSettings(msgspec.Struct, frozen=True):
     project: str | None
     """The same, relative to a workspace; None: the agent has none there."""
     others: tuple[str, ...] = ()
-    """Further files by which its hooks could be turned off, of either place."""
+    """Further files by which its hooks could be turned off, of either place, and directories of
+    such files."""
     home_variable: str | None = None
     """Names the directory that the agent uses in place of the first part of `user`."""
 
@@ -45,7 +46,11 @@ AGENTS: Mapping[str, AgentSettings] = {
     "cursor": AgentSettings("Cursor", "cursor-agent", "~/.cursor/hooks.json", ".cursor/hooks.json"),
     "opencode": AgentSettings(
         "opencode", "opencode", "~/.config/opencode/plugin/callgate.js",
-        ".opencode/plugin/callgate.js", ("~/.config/opencode/opencode.json", "opencode.json"),
+        ".opencode/plugin/callgate.js",
+        ("~/.config/opencode/opencode.json", "opencode.json", "~/.config/opencode/opencode.jsonc",
+         "opencode.jsonc", "~/.config/opencode/plugin", "~/.config/opencode/plugins",
+         ".opencode/plugin", ".opencode/plugins", ".opencode/opencode.json",
+         ".opencode/opencode.jsonc"),
     ),
     "qwen": AgentSettings("Qwen Code", "qwen", "~/.qwen/settings.json", ".qwen/settings.json"),
     "vibe": AgentSettings(
@@ -66,11 +71,14 @@ def user_file(agent: str, environ: Mapping[str, str] = os.environ) -> str:
     return os.path.expanduser(settings.user)
 
 
-def settings_files(agent: str, workspace: str) -> Iterator[str]:
-    """Every file by which the hooks of an agent could be changed, absolute."""
+def settings_files(
+    agent: str, workspace: str, environ: Mapping[str, str] = os.environ
+) -> Iterator[str]:
+    """Every file by which the hooks of an agent could be changed, absolute; a directory stands for
+    all in it."""
     settings = AGENTS[agent]
-    given = os.environ.get(settings.home_variable or "")
-    yield user_file(agent)
+    given = environ.get(settings.home_variable or "")
+    yield user_file(agent, environ)
     for path in (settings.project, *settings.others):
         if path is not None:
             yield os.path.join(workspace, os.path.expanduser(path))

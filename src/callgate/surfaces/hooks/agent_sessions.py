@@ -34,8 +34,8 @@ OpenSession = Callable[[str | None, str], Session]
 class OpenCall(msgspec.Struct):
     """A call that an agent may be running."""
 
-    form: str
-    """Which hook told of it: one agent may have two."""
+    forms: set[str]
+    """Which hooks told of it: one agent may have two."""
     digest: str
     """Of what it does: an id alone, which a model's server makes, stands for nothing."""
     performed: PerformedCall | None
@@ -57,6 +57,8 @@ class AgentSession:
         self.refused: deque[str] = deque(maxlen=_MOST_REFUSED)
         self.finished: deque[str] = deque(maxlen=_MOST_REFUSED)
         """Calls that ended here before the agent reported their end."""
+        self.rewritten: dict[str, str] = {}
+        """The keys of calls by the keys of what the agent was told to run in their place."""
         self.present = ExitStack()
 
     def check_directory(self, cwd: str | None) -> None:
@@ -69,6 +71,12 @@ class AgentSession:
                 f"{cwd[:200]} is outside {workspace}, where this conversation began.",
                 reason="cwd_outside",
             )
+
+    def rewrite(self, key: str, other: str) -> None:
+        """The agent will report a call under another key."""
+        while len(self.rewritten) >= _MOST_REFUSED:
+            del self.rewritten[next(iter(self.rewritten))]
+        self.rewritten[other] = key
 
     def take(self, key: str) -> OpenCall | None:
         """The oldest open call of a key, which ends."""
@@ -135,6 +143,13 @@ class AgentSessions:
         self._sessions[agent, event.session] = opened
         await self._bound()
         return opened
+
+    async def open_anywhere(self, agent: str, event: HookEvent) -> AgentSession:
+        """For a report, which is recorded also where its directory is not served."""
+        try:
+            return await self.open(agent, event)
+        except ToolPermissionDenied:
+            return await self.open(agent, msgspec.structs.replace(event, cwd=None))
 
     async def _bound(self) -> None:
         while len(self._sessions) > MOST_SESSIONS:

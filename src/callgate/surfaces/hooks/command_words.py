@@ -117,6 +117,17 @@ def directories(parsed: ParsedCommand, start: str) -> list[str]:
     return found
 
 
+def taken_away(parsed: ParsedCommand) -> Iterator[str]:
+    """What a line removes or moves."""
+    for argv in commands(parsed):
+        program = program_name(argv[0])
+        operands = [word for word in argv[1:] if not word.startswith("-") and "\0" not in word]
+        if program in ("rm", "rmdir", "trash", "shred"):
+            yield from operands
+        elif program == "mv":
+            yield from operands[:-1]
+
+
 def is_glob(word: str) -> bool:
     return any(letter in word for letter in "*?[{")
 

@@ -1,6 +1,7 @@
 """A Unix socket that takes the events of hooks, and nothing else.
 
-    {"v": 1, "agent": "codex", "token": "...", "size": N}\\n EVENT   callgate-hook LENGTH\\n ANSWER
+    {"v": 1, "agent": "codex", "token": "...", "phase": "pre", "size": N}\\n EVENT
+                                                                  callgate-hook LENGTH\\n ANSWER
     {"v": 1, "agent": "codex", "token": "...", "ticket": "..."}\\n  callgate-run CODE LENGTH\\n TEXT
 
 It lies in a directory of its own, so that the hooks of an agent inside a sandbox can reach it
@@ -84,7 +85,10 @@ class HookListener:
                 text = redeemed.text.encode("utf-8", "replace")
                 writer.write(b"callgate-run %d %d\n" % (redeemed.exit_code, len(text)) + text)
         else:
-            answer = await self._service.submit(agent, data, reader.read(1))
+            phase = header.get("phase")
+            answer = await self._service.submit(
+                agent, data, reader.read(1), None if phase is None else str(phase)
+            )
             writer.write(b"callgate-hook %d\n" % len(answer) + answer)
         await writer.drain()
 

@@ -98,6 +98,9 @@ class Guarded:
 
     def _word_refusal(self, parsed: ParsedCommand, directory: str) -> str | None:
         directories = command_words.directories(parsed, directory)
+        for word in command_words.taken_away(parsed):
+            if any(self._holds_guarded(word, each) for each in directories):
+                return "A directory that holds callgate's home or the agent's hooks stays."
         for word in command_words.words(parsed):
             for each in directories:
                 if (found := self._guarded(word, each)) is not None:
@@ -116,6 +119,11 @@ class Guarded:
     def _is_reached(self, pattern: str, directory: str) -> bool:
         absolute = os.path.join(directory, os.path.expanduser(pattern))
         return any(command_words.glob_reaches(absolute, place) for place in self._places)
+
+    def _holds_guarded(self, path: str, directory: str) -> bool:
+        real = os.path.realpath(os.path.join(directory, os.path.expanduser(path)))
+        places = (self._home, *self._settings)
+        return any(is_within(each, real) and os.path.lexists(each) for each in places)
 
     def _holds_home(self, path: str) -> bool:
         real = os.path.realpath(os.path.join(self._workspace, path))

@@ -17,6 +17,8 @@ import shlex
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
+
 from callgate.config.agents.settings_files import AGENTS, hook_directory
 from callgate.config.schema import HooksTable
 from callgate.core.calls import CallerKind, ToolCall
@@ -74,16 +76,25 @@ class HookService:
         self._calls = TaskSet(_log, "a call of an agent met a defect")
         self.tickets = Tickets()
 
-    async def submit(self, agent: str, data: bytes, gone: Awaitable[Any] | None = None) -> bytes:
-        """The answer to one event. `gone`: returns when nobody waits for the answer any more."""
+    async def submit(
+        self,
+        agent: str,
+        data: bytes,
+        gone: Awaitable[Any] | None = None,
+        phase: str | None = None,
+    ) -> bytes:
+        """The answer to one event. `gone`: returns when nobody waits for the answer any more.
+        `phase`: for which the hook was called, where it says so."""
         try:
             event = dialects.read(agent, data)
+            if phase is not None and phase != event.phase:
+                raise BadHookEvent(f"A hook for {phase[:20]} was given an event for {event.phase}.")
             if event.relayed:  # Cursor runs the hooks of Claude Code, too
                 form, agent_of_call = agent, "cursor"
             else:
                 form = agent_of_call = agent
             if event.phase is HookPhase.AFTER:
-                self._after(agent_of_call, event)
+                await self._after(agent_of_call, event)
                 return dialects.noted(agent)
             verdict = await self._before(agent_of_call, form, event, gone)
             return dialects.write(agent, verdict)
@@ -146,14 +157,17 @@ class HookService:
     def _shared(
         self, session: AgentSession, key: str, form: str, event: HookEvent, call: Translated
     ) -> OpenCall | None:
-        """The same call, where two hooks tell of it, or one tells of it twice."""
+        """The same call, where two hooks tell of it, or one tells of it again while it is being
+        decided. An answer counts for one run: once it is given, the same hook asks anew."""
         for open_call in session.open.get(key, ()):
             if event.use_id is not None and open_call.digest != digest_of(call):
                 raise ToolPermissionDenied(
                     "The id of this call is that of another one, which is under way.",
                     reason="used_id",
                 )
-            if open_call.form != form or event.use_id is not None:
+            is_again = form in open_call.forms
+            if not is_again or (event.use_id is not None and not open_call.decided.done()):
+                open_call.forms.add(form)
                 return open_call
         return None
 
@@ -202,7 +216,7 @@ class HookService:
                 Performer(performed.wrap, is_doubtful=is_doubtful(call)),
             )
         decided = asyncio.get_running_loop().create_future()
-        open_call = OpenCall(form, digest_of(call), performed, decided)
+        open_call = OpenCall({form}, digest_of(call), performed, decided)
         session.add(key, open_call)
         task = self._calls.start(self._runtime.call_performed(tool_call, performer))
         task.add_done_callback(lambda _: self._ended(session, key, open_call, sandboxed))
@@ -213,6 +227,10 @@ class HookService:
         elif sandboxed is not None:
             self.tickets.add(sandboxed)
         verdict = refusal or self._allowed(form, event, started.result(), sandboxed)
+        if verdict.updated_input is not None and event.use_id is None:
+            told = msgspec.structs.replace(event, input=verdict.updated_input)
+            in_place, _ = self._translate(session.agent, told, session)
+            session.rewrite(key, key_of(told, in_place, session.agent))
         decided.set_result(verdict)
         return verdict
 
@@ -278,19 +296,21 @@ class HookService:
 
     # --- after a call -------------------------------------------------------------------------
 
-    def _after(self, agent: str, event: HookEvent) -> None:
+    async def _after(self, agent: str, event: HookEvent) -> None:
         session = self._sessions.find(agent, event)
+        is_known = session is not None
         if session is None:
-            _log.warning("%s reports a call of a session that is not known here", agent)
-            return
+            session = await self._sessions.open_anywhere(agent, event)
         call, _ = self._translate(agent, event, session)
         key = key_of(event, call, agent)
+        if key not in session.open and key not in session.finished:
+            key = session.rewritten.get(key, key)
         found = session.take(key)
         if found is not None:
             if found.performed is not None:
                 found.performed.end(Report(failed=event.failed, text=event.output))
             return
-        if agent == "cursor":
+        if agent == "cursor" and is_known:
             return  # the other of its two hooks has told
         if key in session.finished:
             session.finished.remove(key)

@@ -257,3 +257,23 @@ def test_a_plugin_of_the_user_with_our_name_is_left_alone() -> None:
     assert call("install", "opencode") == 2
     assert call("remove", "opencode") == 0
     assert path.read_text() == "export const Mine = async () => ({})\n"
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_hook_that_is_not_installed_refuses_in_the_form_of_its_agent(
+    agent: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert call("run", agent) == 0
+    answer = capfd.readouterr().out.encode().strip()
+    reason = "callgate: the hook is not installed: No such file or directory"
+    assert answer == dialects.refusal(agent, reason)
+    assert call("run", agent, "post") == 2
+    assert not capfd.readouterr().out
+
+
+def test_a_hook_is_called_with_a_phase_that_there_is(person: Path) -> None:
+    call("install", "codex")
+    script = person / "gate/hooks/codex/hook"
+    done = subprocess.run([script, "other"], input=b"{}", capture_output=True, check=True)
+    assert b'"deny"' in done.stdout
+    assert b"pre or post" in done.stdout

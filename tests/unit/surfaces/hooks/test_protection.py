@@ -174,3 +174,12 @@ def test_a_link_to_our_command_is_not_made(guarded: Guarded, tmp_path: Path) -> 
 def test_a_command_that_hides_what_it_does_is_doubtful() -> None:
     assert is_doubtful(shell("c=call; ${c}gate trust ."))
     assert not is_doubtful(shell("ls -l a"))
+
+
+def test_what_holds_the_settings_of_hooks_is_not_taken_away(guarded: Guarded, tmp_path: Path) -> None:
+    (tmp_path / "work/.claude").mkdir()
+    (tmp_path / "work/.claude/settings.json").touch()
+    for command in ("rm -rf .claude", "mv .claude old", "rm -rf ../work", "cd .. && rm -r work"):
+        assert guarded.refusal(shell(command)) is not None
+    for command in ("rm -rf build", "mv a.txt .", "ls .claude"):
+        assert guarded.refusal(shell(command)) is None

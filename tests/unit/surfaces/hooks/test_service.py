@@ -75,8 +75,10 @@ class Agent:
     async def answered(self, decision: Outcome, **more: Any) -> Any:
         """Answer the question that is open next."""
         async with asyncio.timeout(10):
-            while not (found := await self.wired.runtime.open_confirmations()):
+            found: list[Any] = []
+            while not found or found[0].call_id not in self.wired.runtime._confirmations.asked():
                 await asyncio.sleep(0.01)
+                found = list(await self.wired.runtime.open_confirmations())
         await self.wired.runtime.answer(found[0].id, Answer(decision=decision, **more))
         return found[0]
 
@@ -364,3 +366,78 @@ async def test_no_tool_reaches_our_home_in_any_mode(agent: Agent, tool: str) -> 
     agent.hooks._directories.mode = Mode.WRITE
     answer = await agent.before(tool, notebook_path=str(agent.home / "settings.toml"))
     assert answer["permissionDecision"] == "deny"
+
+
+async def test_one_answer_lets_one_call_run(agent: Agent) -> None:
+    asking = asyncio.create_task(agent.before("Bash", command="rm x"))
+    await agent.answered(Outcome.ALLOW)
+    assert (await asking)["permissionDecision"] == "allow"
+    asking = asyncio.create_task(agent.before("Bash", command="rm x"))
+    await agent.answered(Outcome.DENY)
+    assert (await asking)["permissionDecision"] == "deny"
+
+
+async def test_the_second_hook_of_a_call_shares_its_answer_once(agent: Agent) -> None:
+    def event(tool: str) -> bytes:
+        name = "preToolUse" if tool == "Shell" else "PreToolUse"
+        return json.dumps({
+            "conversation_id": "c", "cwd": str(agent.workspace), "hook_event_name": name,
+            "tool_name": tool, "tool_input": {"command": "rm x"}, "cursor_version": "3",
+        }).encode()  # fmt: skip
+
+    asking = asyncio.create_task(agent.service.submit("cursor", event("Shell")))
+    await agent.answered(Outcome.ALLOW)
+    assert b"allow" in await asking
+    assert b"allow" in await agent.service.submit("claude", event("Bash"))
+    asking = asyncio.create_task(agent.service.submit("claude", event("Bash")))
+    await agent.answered(Outcome.DENY)
+    assert b'"deny"' in await asking
+
+
+async def test_a_hook_before_a_call_is_not_answered_about_its_end(agent: Agent) -> None:
+    event = agent.event("Bash", "PostToolUse", command="touch ok")
+    for phase in ("pre", "other", ""):
+        assert b'"deny"' in await agent.service.submit("codex", event, phase=phase)
+    assert await agent.service.submit("codex", event, phase="post") == b""
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+async def test_a_report_of_an_unknown_session_is_on_record(agent: Agent, is_served: bool) -> None:
+    if not is_served:
+        agent.workspace = Path("/")
+    await agent.after("Bash", command="rm x")
+    (record,) = await agent.records(1)
+    assert (record["reason"], record["tool"]) == (UNAPPROVED, "shell")
+
+
+async def test_what_an_agent_was_told_to_run_instead_is_the_same_call(agent: Agent) -> None:
+    def event(name: str, command: str) -> bytes:
+        return json.dumps({
+            "session_id": "g", "cwd": str(agent.workspace), "hook_event_name": name,
+            "tool_name": "run_shell_command", "tool_input": {"command": command},
+        }).encode()  # fmt: skip
+
+    asking = asyncio.create_task(agent.service.submit("gemini", event("BeforeTool", "rm x")))
+    await agent.answered(Outcome.ALLOW, arguments={"command": "rm y"})
+    told = json.loads(await asking)["hookSpecificOutput"]["tool_input"]["command"]
+    await agent.service.submit("gemini", event("AfterTool", told))
+    (record,) = await agent.records(1)
+    assert "reason" not in record or record["reason"] != UNAPPROVED
+    assert not agent.wired.runtime.in_flight()
+
+
+async def test_other_files_by_which_hooks_are_changed_are_guarded(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CODEX_HOME", str(agent.workspace / "cx"))
+    monkeypatch.setenv("VIBE_HOME", str(agent.workspace / "vb"))
+    agent.hooks._directories.mode = Mode.WRITE
+    for name, path in (
+        ("codex", "cx/config.toml"),
+        ("vibe", "vb/config.toml"),
+        ("opencode", "opencode.jsonc"),
+        ("opencode", ".opencode/plugin/other.js"),
+        ("opencode", ".opencode/plugins/other.ts"),
+    ):
+        event = agent.event("write", id=path, file_path=path, content="x")
+        assert b'"deny"' in await agent.service.submit(name, event), path
