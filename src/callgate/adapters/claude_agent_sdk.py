@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import re
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -58,7 +57,6 @@ PATHS = {
 }
 _SEARCHES = ("Glob", "Grep", "LS")
 """They look where Claude Code is, if they are told no path."""
-_BRACES = re.compile(r"\{([^{}]*)\}")
 _MOST_PATTERNS = 256
 _COULD = "could change what runs after callgate has judged it"
 HOOK_S = 900.0
@@ -201,12 +199,13 @@ def leads_elsewhere(pattern: Any) -> bool:
             or seen > _MOST_PATTERNS
         ):
             return True
-        if ".." in each or "\\" in each or re.match(r"[A-Za-z]:", each):
+        if ".." in each or "\\" in each or each[1:2] == ":":
             return True
-        if (braces := _BRACES.search(each)) is not None:
-            waiting += [
-                each[: braces.start()] + one + each[braces.end() :] for one in braces[1].split(",")
-            ]
+        end = each.find("}")
+        start = each.rfind("{", 0, max(end, 0))
+        if 0 <= start < end:
+            choices = each[start + 1 : end].split(",")
+            waiting += [each[:start] + one + each[end + 1 :] for one in choices]
     return False
 
 

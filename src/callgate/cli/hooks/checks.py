@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ from callgate.cli.hooks import editing, hook_client, installations, scripts
 from callgate.cli.hooks.codex_hooks import trust_status
 from callgate.config.agents.jsonc_edits import NotJson, parse, value_of
 from callgate.config.agents.settings_files import AGENTS, DIRECTORY, settings_files, user_file
+from callgate.core.text.wildcards import compile_tokens, parse_wildcards
 
 _VERSION_S = 20
 
@@ -197,7 +197,9 @@ def _what_turns_hooks_off(path: str, home: str, agent: str) -> list[str]:
 
 def _is_allowed(url: str, patterns: list[Any]) -> bool:
     """`*` stands for anything in them."""
-    return any(isinstance(each, str) and fnmatchcase(url, each) for each in patterns)
+    return any(
+        isinstance(each, str) and compile_tokens(parse_wildcards(each))(url) for each in patterns
+    )
 
 
 def _codex_trust(

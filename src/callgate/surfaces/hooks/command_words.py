@@ -5,12 +5,12 @@ Widely: what one must not miss is not what a shell would surely do.
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from callgate.core.text.wildcards import compile_tokens, parse_wildcards
 from callgate.policy.shell_patterns import program_name
 from callgate.policy.shell_reading import TooMuch
 from callgate.policy.shell_values import ParsedCommand
@@ -141,7 +141,9 @@ def glob_reaches(pattern: str, path: str) -> bool:
     for want, part in zip(wanted, parts, strict=False):
         if want == "**":
             return True
-        if not fnmatch.fnmatchcase(part, want) or (part.startswith(".") and want[:1] in "*?["):
+        if not compile_tokens(parse_wildcards(want, classes=True))(part) or (
+            part.startswith(".") and want[:1] in "*?["
+        ):
             return False
     return True
 
