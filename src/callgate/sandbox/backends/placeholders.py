@@ -17,6 +17,8 @@ from callgate.sandbox import kernel
 
 MODE = 0o1400
 """No program makes a file like this."""
+DIRECTORY_MODE = 0o1555
+"""Nor a directory. Programs look for their settings in it, and must find that there are none."""
 
 _NO_SETTINGS = b"{}\n"
 _CONTENTS = {
@@ -35,7 +37,8 @@ _DETACH, _NO_LINK = 2, 8
 
 
 def is_one(mode: int) -> bool:
-    return mode & 0o7777 == MODE
+    is_directory = mode & 0o170000 == 0o040000
+    return mode & 0o7777 == (DIRECTORY_MODE if is_directory else MODE)
 
 
 def is_empty(name: str, parent: int, facts: os.stat_result) -> bool:
@@ -110,7 +113,7 @@ def _make(path: str, as_directory: bool) -> None:
                 os.write(file, content)
             finally:
                 os.close(file)
-        os.chmod(temporary, MODE)
+        os.chmod(temporary, DIRECTORY_MODE if as_directory else MODE)
         if content:
             os.link(temporary, path)  # complete from its first moment on
     except FileExistsError:
