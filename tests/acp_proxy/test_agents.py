@@ -49,6 +49,7 @@ async def test_an_agent_of_the_typescript_sdk(opened: Open, home: Path, workspac
     await _drive(opened, home, workspace, (str(NODE), script, str(SDK / "dist/v1/stable/acp.js")))
 
 
+@needs("root")  # nobody else can take the mark of a call away
 async def test_our_own_agent(opened: Open, home: Path, workspace: Path, tmp_path: Path) -> None:
     inner, script = tmp_path / "inner", tmp_path / "script.toml"
     inner.mkdir(mode=0o700)
