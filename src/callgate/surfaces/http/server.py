@@ -53,6 +53,8 @@ class _Connection(H11Protocol):
         self._body = 0
         """Bytes of a request's body that has not ended."""
         self._overdue: asyncio.TimerHandle | None = None
+        self._timed_state: object = None
+        """State of the request that `_overdue` limits."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -64,10 +66,21 @@ class _Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self._is_upgraded:
+            return
         self._time()
         has_begun = self.conn.their_state is h11.SEND_BODY
         self._body = self._body + len(data) if has_begun else 0
         self._unfinished.hold(self, self._body)
+
+    @property
+    def _is_upgraded(self) -> bool:
+        """Whether a WebSocket has taken over the transport, and with it every limit."""
+        return self.transport.get_protocol() is not self
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self._release()
+        super().handle_websocket_upgrade(event)
 
     def overflow(self) -> None:
         """Refuse the request, if it has no answer yet."""
@@ -88,20 +101,27 @@ class _Connection(H11Protocol):
     def on_response_complete(self) -> None:
         if self.conn.their_state is h11.DONE:
             self._pending.renew()
-        super().on_response_complete()
+        super().on_response_complete()  # which also reads requests that were pipelined
+        if self.conn.their_state is h11.SEND_BODY and not self._is_upgraded:
+            self._time()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
+        self._release()
         self._pending.admit()
-        self._unfinished.hold(self, 0)
         super().connection_lost(exc)
 
+    def _release(self) -> None:
+        """Stop the timer, and count no bytes of this connection any more."""
+        self._stop_timer()
+        self._unfinished.hold(self, 0)
+
     def _time(self) -> None:
-        """A head has its time from its first byte to its last, a body from piece to piece."""
+        """Limit a head from its first byte to its last, a body from piece to piece."""
         state = self.conn.their_state
-        if state is h11.IDLE and self._overdue is not None:
+        if state is h11.IDLE and self._timed_state is state:
             return
         self._stop_timer()
+        self._timed_state = state
         if state is h11.IDLE:
             self._overdue = self.loop.call_later(self._limits.head_s, self.transport.abort)
         elif state is h11.SEND_BODY:
@@ -117,6 +137,7 @@ class _Connection(H11Protocol):
         if self._overdue is not None:
             self._overdue.cancel()
             self._overdue = None
+        self._timed_state = None
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

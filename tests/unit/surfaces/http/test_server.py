@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, cast
 
 import pytest
 from starlette.types import Receive, Scope, Send
+from websockets.asyncio.client import connect
 
 from callgate.surfaces.http.addresses import Address, bind
 from callgate.surfaces.http.guard import CONNECTION
@@ -17,23 +18,45 @@ from callgate.surfaces.http.peer_users import user_of
 from callgate.surfaces.http.server import HttpServer, Limits
 from callgate.surfaces.http.stream import websocket_protocol
 from callgate.surfaces.http.unauthenticated import Unauthenticated
+from callgate.surfaces.unfinished import Unfinished
 
 LIMIT_S = 60.0
 ASK = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["path"] == "/mine":  # as the guard does for whoever shows the token
+    if scope["path"] != "/":  # as the guard does for whoever shows the token
         scope["state"][CONNECTION].admit()
+    if scope["type"] == "websocket":
+        await echo(receive, send)
+        return
+    if scope["path"] == "/events":
+        await hold(receive, send)
+        return
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
     await send({"type": "http.response.body", "body": b"ok"})
 
 
+async def echo(receive: Receive, send: Send) -> None:
+    await receive()
+    await send({"type": "websocket.accept"})
+    while (message := await receive())["type"] == "websocket.receive":
+        await send({"type": "websocket.send", "text": message["text"]})
+
+
+async def hold(receive: Receive, send: Send) -> None:
+    """Begin a response, and end it only with the request's connection."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 @asynccontextmanager
-async def listening(**limits: Any) -> AsyncIterator[int]:
+async def listening(unfinished: Unfinished | None = None, **limits: Any) -> AsyncIterator[int]:
     listening = bind(Address("127.0.0.1", 0))
     port = listening.getsockname()[1]
-    server = HttpServer(answer, Limits(**limits))
+    server = HttpServer(answer, Limits(**limits), unfinished=unfinished)
     server.start(listening)
     try:
         yield port
@@ -110,6 +133,62 @@ async def test_a_body_that_stops_coming_ends_the_connection_of_its_owner_too() -
         writer.write(b"POST /mine HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\n{")
         await read_until_closed(reader)
         writer.close()
+
+
+HELD = [
+    b"GET /events HTTP/1.1\r\nHost: here\r\n\r\n",
+    b"POST /events HTTP/1.1\r\nHost: here\r\nContent-Length: 2\r\n\r\n{}",
+    b"POST /events HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+    MINE + b"GET /events HTTP/1.1\r\nHost: here\r\n\r\n",
+]
+"""Requests whose responses last, the last one pipelined."""
+
+
+async def test_no_limit_on_requests_ends_a_websocket_or_a_response_that_lasts() -> None:
+    limit_s = 0.5
+    async with listening(head_s=LIMIT_S, body_s=limit_s) as port:
+        url = f"ws://127.0.0.1:{port}/stream"
+        async with connect(url, proxy=None) as first, connect(url, proxy=None) as second:
+            held = []
+            for request in HELD:
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(request)
+                async with asyncio.timeout(LIMIT_S):
+                    await reader.readuntil(b"begun")
+                held.append((reader, writer))
+            late, say = await asyncio.open_connection("127.0.0.1", port)
+            say.write(b"POST /mine HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\n{")
+            await read_until_closed(late)  # its limit began after all others
+            for websocket in (first, second):
+                async with asyncio.timeout(LIMIT_S):
+                    await websocket.send("still there")
+                    assert await websocket.recv() == "still there"
+            for reader, _ in held:
+                assert not reader.at_eof()
+                assert reader.exception() is None
+            for writer in (say, *(each for _, each in held)):
+                writer.close()
+
+
+async def test_a_request_that_was_pipelined_has_its_time_for_its_body_too() -> None:
+    async with listening(head_s=LIMIT_S, body_s=0.05) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(MINE + b"POST /mine HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\n{")
+        await read_until_closed(reader)
+        writer.close()
+
+
+async def test_an_open_websocket_holds_nothing_of_the_request_that_it_began_with() -> None:
+    padding = {"x-padding": "x" * 2_000}
+    async with listening(Unfinished(most=5_000)) as port, AsyncExitStack() as stack:
+        url = f"ws://127.0.0.1:{port}/stream"
+        websockets = [
+            await stack.enter_async_context(connect(url, additional_headers=padding, proxy=None)) for _ in range(5)
+        ]
+        for each in websockets:
+            async with asyncio.timeout(LIMIT_S):
+                await each.send("still there")
+                assert await each.recv() == "still there"
 
 
 @pytest.mark.parametrize("start", UNFINISHED)

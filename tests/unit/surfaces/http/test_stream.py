@@ -10,6 +10,7 @@ import re
 import socket
 import struct
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from callgate.core.ids import ulid
 from callgate.core.pruning.ops import PruneEvents
 from callgate.core.sessions import Session
 from callgate.storage.sqlite.store import SqliteStore
+from callgate.surfaces.http.server import HttpServer, Limits
 from callgate.surfaces.http.stream import websocket_protocol
 from callgate.surfaces.http.stream.fanout import Fanout, Joined, Kind
 from callgate.surfaces.http.stream.subscriptions import Subscription
@@ -508,6 +510,29 @@ async def test_who_stays_silent_is_let_go_and_who_answers_stays(home: Path, tmp_
                 await polite.send(type="pong")
             assert await closing == (4408, "silent")
             assert (await polite.subscribe())["type"] == "subscribe_ack"
+
+
+async def test_a_stream_and_its_confirmer_outlive_the_limit_on_a_request_body(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = partial(HttpServer, limits=Limits(body_s=1.0))
+    monkeypatch.setattr("callgate.surfaces.http.serving.HttpServer", limited)
+    async with serving(home, tmp_path / "ws") as instance:
+        client = instance.client()
+        async with client.stream() as watcher:
+            await watcher.subscribe(confirmer=True)
+            reader, writer = await asyncio.open_connection("127.0.0.1", instance.port)
+            authorization = f"Authorization: {client.headers['authorization']}\r\n"
+            head = f"POST /v1/calls HTTP/1.1\r\nHost: 127.0.0.1:{instance.port}\r\n{authorization}"
+            writer.write(head.encode() + b"Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{")
+            async with asyncio.timeout(60):
+                assert await reader.read() == b""  # its limit began after that of the stream
+            writer.close()
+            calling = asyncio.get_running_loop().create_task(client.call("put", what="late"))
+            asked = await watcher.event("tool.confirmation_requested")
+            id = asked["payload"]["confirmation_request_id"]
+            await client.post(f"/v1/confirmations/{id}", decision="allow")
+            assert (await calling)["ok"]
 
 
 async def test_an_event_that_another_process_wrote_is_told_too(instance: Instance, home: Path) -> None:
