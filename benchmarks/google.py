@@ -45,7 +45,7 @@ _START = """
 import asyncio, sys, time
 from callgate.config.home import Home
 from callgate.wiring.runtime import Wired
-from callgate.wiring.components import BUILT_IN
+from callgate.wiring.surroundings import BUILT_IN
 wired = Wired(Home("/nowhere"), audit=False)
 for factory in BUILT_IN:
     wired.register(factory)

@@ -63,7 +63,7 @@ _EXPORTS = {
     "callgate.policy.rules": ("Outcome", "Policy"),
     "callgate.workspace.files": ("WorkspaceFileAPI",),
     "callgate.wiring.runtime": ("Wired",),
-    "callgate.wiring.components": ("BUILT_IN",),
+    "callgate.wiring.surroundings": ("BUILT_IN",),
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
 
@@ -129,9 +129,9 @@ if TYPE_CHECKING:
     from callgate.sources.functions import tool as tool
     from callgate.sources.outputs import error_result as error_result
     from callgate.sources.outputs import ok_result as ok_result
-    from callgate.wiring.components import BUILT_IN as BUILT_IN
     from callgate.wiring.runtime import Wired as Wired
     from callgate.wiring.standalone import ToolDispatcher as ToolDispatcher
+    from callgate.wiring.surroundings import BUILT_IN as BUILT_IN
     from callgate.workspace.files import WorkspaceFileAPI as WorkspaceFileAPI
 
 

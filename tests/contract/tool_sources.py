@@ -14,10 +14,11 @@ from callgate.dispatch.tools.sources import FixedTools, ToolSource
 from callgate.sources.hosts.host_tools import HostedTools
 from callgate.sources.lifecycle import Health
 from callgate.sources.mcp.servers import ServerLocation
-from callgate.wiring.components import BUILT_IN, enabled_packs
+from callgate.wiring.components import enabled_packs
 from callgate.wiring.hosts import make_hosts
 from callgate.wiring.mcp import make_servers, make_tools
 from callgate.wiring.runtime import Wired
+from callgate.wiring.surroundings import BUILT_IN
 from tests.unit.sources.hosts.test_hosts import PLAIN
 from tests.unit.sources.mcp.labs import stdio
 from tests.unit.sources.sample_packs import WEATHER, install

@@ -30,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given[:2] == ["hook", "run"]:
         return _hook(given[2:])
     if given[:1] == ["sandbox"]:
-        return _sandbox(given)
+        status = _deferred(given)
+        return _end(status) if argv is None else status
     if given[:1] == ["acp"]:
         return _acp(given)
     if given[:1] != ["call"]:
@@ -45,10 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if code is None:
             options.found_none = not options.no_instance
             options.no_instance = True
-            from callgate.cli.deferred_modules import deferred_modules  # lazy: not with an instance  # noqa: PLC0415
-
-            with deferred_modules():
-                code = _full(given, options)
+            code = _deferred(given, options)
             return _end(code) if argv is None else code
         sys.stdout.flush()
         return code
@@ -90,11 +88,12 @@ def _hook(words: list[str]) -> int:
     return _full(["hook", "run", *words])
 
 
-def _sandbox(given: list[str]) -> int:
-    from callgate.cli.sandboxed_agents.prepared import try_fast  # lazy: not for other commands  # noqa: PLC0415
+def _deferred(given: list[str], options: Any = None) -> int:
+    """Run a command with modules that are loaded when first used."""
+    from callgate.cli.deferred_modules import deferred_modules  # lazy: not with an instance  # noqa: PLC0415
 
-    code = try_fast(given[1:])
-    return _full(given) if code is None else code
+    with deferred_modules():
+        return _full(given, options)
 
 
 def _full(given: list[str], options: Any = None) -> int:

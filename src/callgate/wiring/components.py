@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from callgate.audit.log import AuditLog
 from callgate.config.home import Home
 from callgate.config.load import SettingsError
-from callgate.config.policies import PathRules, PolicyBook
-from callgate.config.schema import SandboxLimitsTable, Settings
+from callgate.config.policies import PolicyBook
+from callgate.config.schema import Settings
 from callgate.config.stores import open_store, shared_store
 from callgate.core.calls import ToolCall
 from callgate.core.effects import SideEffects
@@ -28,7 +26,7 @@ from callgate.core.task_sets import TaskSet
 from callgate.core.tools import Preview, ToolFactory
 from callgate.dispatch.authorize import Authority
 from callgate.dispatch.call_files import CallFiles
-from callgate.dispatch.commands.sandboxes import OFF, Sandbox, Surroundings
+from callgate.dispatch.commands.sandboxes import Sandbox
 from callgate.dispatch.dispatcher import Limits, ToolDispatcher
 from callgate.dispatch.environments import Environments
 from callgate.dispatch.permission.asking import Confirmations
@@ -41,14 +39,8 @@ from callgate.dispatch.tools.registry import Registry
 from callgate.dispatch.tools.sources import FixedTools, Lazy, OnCondition, ToolSource
 from callgate.events.bus import Bus
 from callgate.events.log import SessionLog
-from callgate.sandbox import allowed_hosts, jails
-from callgate.sandbox.default_limits import default_limits
-from callgate.sandbox.jails import Network, Profile
 from callgate.sessions.recovery import Recovery
 from callgate.shipped import PACKS
-from callgate.tools.files import DeleteFile, ListDir, PatchFile, ReadFile, WriteFile
-from callgate.tools.search import FindFiles, SearchText
-from callgate.tools.shell import Shell
 
 if TYPE_CHECKING:  # loaded with the first of their tools
     from callgate.agent.subagents import Subagents
@@ -66,17 +58,6 @@ if TYPE_CHECKING:  # loaded with the first of their tools
     from callgate.workspace.undo.history import History
 
 _log = logging.getLogger("callgate")
-
-BUILT_IN: tuple[ToolFactory, ...] = (
-    ReadFile,
-    WriteFile,
-    PatchFile,
-    ListDir,
-    DeleteFile,
-    FindFiles,
-    SearchText,
-    Shell,
-)
 
 
 def make_dispatcher(
@@ -249,35 +230,6 @@ def make_tracing(
     )
     dispatcher.trace = partial(trace_call, tracing.ratio)
     return tracing
-
-
-def surroundings(home: Home, settings: Settings) -> Surroundings:
-    """What the settings put around commands."""
-    sandbox = settings.sandbox
-    if sandbox == "off":
-        return OFF
-    named = sandbox.network if isinstance(sandbox.network, list) else []
-    word = sandbox.network if isinstance(sandbox.network, str) else "hosts" if named else "none"
-    return Surroundings(
-        profile=Profile(sandbox.profile),
-        network=Network(word),
-        hosts=tuple(map(allowed_hosts.parse, named)),
-        home=os.path.expanduser("~"),
-        callgate_home=home.path,
-        readable=tuple(map(os.path.expanduser, sandbox.readable)),
-        writable=tuple(map(os.path.expanduser, sandbox.writable)),
-        hidden=tuple(map(os.path.expanduser, sandbox.hidden)),
-        protected=tuple(map(os.path.normpath, sandbox.protected)),
-        limits=_limits(sandbox.limits),
-        path_rules=PathRules(home, BUILT_IN),
-    )
-
-
-def _limits(table: SandboxLimitsTable) -> jails.Limits:
-    """What the settings say, and for the rest what this machine suggests."""
-    values = msgspec.structs.asdict(table).items()
-    chosen = {k: None if v in (0, "none") else v for k, v in values if v is not None}
-    return msgspec.structs.replace(default_limits(), **chosen)
 
 
 def agent_tools(subagents: Callable[[], Subagents]) -> ToolSource:

@@ -22,7 +22,6 @@ from callgate.events.bus import Bus
 from callgate.runtime import Runtime
 from callgate.sessions.conversations import Conversations
 from callgate.wiring.components import (
-    BUILT_IN,
     agent_tools,
     audit_log,
     catalogue,
@@ -35,8 +34,8 @@ from callgate.wiring.components import (
     make_tracing,
     make_workers,
     session_log,
-    surroundings,
 )
+from callgate.wiring.surroundings import BUILT_IN, surroundings
 
 if TYPE_CHECKING:  # heavy, and most homes have none
     from callgate.agent.agent import Agent

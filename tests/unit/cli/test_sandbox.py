@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from callgate.cli.sandboxed_agents import prepared
 from tests.needs import needs
 
 pytestmark = needs("linux")
@@ -33,9 +32,8 @@ def sandbox(place: Path, *words: str, **more: str) -> subprocess.CompletedProces
 
 
 def test_it_writes_in_the_workspace_and_nowhere_else_and_reads_our_input(place: Path) -> None:
-    for _ in range(2):  # prepared, and then from what was prepared
-        done = sandbox(place, "--", "sh", "-c", f"cat; touch a; touch {place}/person/b; exit 3")
-        assert (done.returncode, done.stdout) == (3, "given\n")
+    done = sandbox(place, "--", "sh", "-c", f"cat; touch a; touch {place}/person/b; exit 3")
+    assert (done.returncode, done.stdout) == (3, "given\n")
     assert (place / "work/a").exists()
     assert not (place / "person/b").exists()
 
@@ -49,35 +47,56 @@ def test_it_sees_neither_our_home_nor_the_users_secrets_nor_our_variables(place:
     assert done.stdout.strip().endswith("0")
 
 
-def test_what_was_prepared_is_used_again_until_the_settings_change(place: Path) -> None:
-    sandbox(place, "--", "true")
-    (kept,) = (place / "gate/run").glob("*.order")
-    first = kept.stat().st_mtime_ns
-    sandbox(place, "--", "true")
-    assert kept.stat().st_mtime_ns == first
-    (place / "gate/settings.toml").write_text('[hooks]\nnetwork = "none"\n')
-    sandbox(place, "--", "true")
-    assert len(list((place / "gate/run").glob("*.order"))) == 2
+def test_a_path_that_a_rule_denies_is_hidden_if_it_appears_after_an_earlier_run(place: Path) -> None:
+    rule = '[[policy.rules]]\ndecision = "deny"\npath = "**/private.txt"\n'
+    (place / "gate/settings.toml").write_text(rule)
+    assert sandbox(place, "--", "cat", "note.txt").returncode == 1
+    (place / "work/deep").mkdir()
+    (place / "work/deep/private.txt").write_text("private")
+    (place / "work/note.txt").write_text("public")
+    done = sandbox(place, "--", "cat", "deep/private.txt", "note.txt")
+    assert done.stdout == "public"
 
 
-def test_an_order_that_others_could_write_or_that_is_old_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CALLGATE_HOME", str(tmp_path / "gate"))
-    facts = prepared.facts_of("/work", "true")
-    path = Path(prepared.path_of(facts))
-    prepared.keep(facts, {"argv": []})  # type: ignore[typeddict-item]
-    assert prepared.load(facts) == {"argv": []}
-    content = path.read_bytes()
-    Path(prepared.path_of([*facts, "more"])).write_bytes(content)
-    assert prepared.load([*facts, "more"]) is None  # another's
-    path.chmod(0o666)
-    assert prepared.load(facts) is None
-    path.chmod(0o600)
-    os.utime(path, (1, 1))
-    assert prepared.load(facts) is None
-    path.write_bytes(b"nonsense")
-    assert prepared.load(facts) is None
+@pytest.mark.parametrize("inside", ["", "sub/"])
+def test_a_repository_that_appears_after_an_earlier_run_keeps_its_hooks(place: Path, inside: str) -> None:
+    script = f"echo x > {inside}.git/hooks/post-checkout; echo x >> {inside}.git/config; echo x > made"
+    sandbox(place, "--", "sh", "-c", script)
+    subprocess.run(["git", "init", "-q", f"work/{inside}"], cwd=place, check=True, timeout=60)
+    before = (place / f"work/{inside}.git/config").read_text()
+    sandbox(place, "--", "sh", "-c", script)
+    assert (place / "work/made").exists()
+    assert not (place / f"work/{inside}.git/hooks/post-checkout").exists()
+    assert (place / f"work/{inside}.git/config").read_text() == before
+
+
+def test_programs_with_the_same_name_are_told_apart(place: Path) -> None:
+    for name in ("one", "two"):
+        agent(place / name, "tool", f"echo {name}")
+    assert [sandbox(place, "--", f"{place}/{name}/bin/tool").stdout for name in ("one", "two")] == ["one\n", "two\n"]
+
+
+@needs("bwrap")
+def test_without_namespaces_bubblewrap_takes_over(place: Path) -> None:
+    """As where the system lets only bubblewrap make them."""
+    program = f"""
+import errno, shutil, sys
+from callgate.cli.main import main
+from callgate.sandbox import machines
+from callgate.sandbox.backends import landlock, namespaces
+from callgate.sandbox.plans import Bubblewrap, Landlock, Namespaces, Seccomp
+def begin(*words):
+    raise OSError(errno.EPERM, "no")
+def look_now():
+    return Landlock(landlock.abi()), Seccomp(True), Namespaces("off"), Bubblewrap(shutil.which("bwrap"))
+namespaces.begin, machines.look_now = begin, look_now
+sys.exit(main(["sandbox", "--", "sh", "-c", "touch a; touch {place}/person/b; exit 4"]))
+"""
+    env = {**os.environ, "CALLGATE_HOME": str(place / "gate"), "HOME": str(place / "person")}
+    done = subprocess.run([sys.executable, "-c", program], cwd=place / "work", env=env, timeout=60)
+    assert done.returncode == 4
+    assert (place / "work/a").exists()
+    assert not (place / "person/b").exists()
 
 
 def test_a_path_that_a_rule_denies_is_not_there(place: Path) -> None:
@@ -108,7 +127,7 @@ def test_without_a_program_there_is_nothing_to_run(place: Path) -> None:
 def agent(place: Path, name: str, script: str) -> str:
     """A program with the name of an agent."""
     program = place / "bin" / name
-    program.parent.mkdir(exist_ok=True)
+    program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     return str(program)

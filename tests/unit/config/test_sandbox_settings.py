@@ -16,7 +16,7 @@ from callgate.sandbox.allowed_hosts import AllowedHost
 from callgate.sandbox.default_limits import default_limits
 from callgate.sandbox.jails import Network
 from callgate.sandbox.profiles import Profile
-from callgate.wiring.components import surroundings
+from callgate.wiring.surroundings import surroundings
 
 
 def read(home: Path, text: str) -> Surroundings:

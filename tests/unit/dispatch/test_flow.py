@@ -16,7 +16,7 @@ from callgate.core.errors import ToolErrorClass
 from callgate.core.sessions import Mode, Session
 from callgate.core.tools import ToolOutput
 from callgate.dispatch.dispatcher import Limits
-from callgate.wiring.components import BUILT_IN
+from callgate.wiring.surroundings import BUILT_IN
 from tests.support import QUICK, Bench, FakeHuman, make_tool
 
 PATHS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}

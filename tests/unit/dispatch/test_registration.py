@@ -11,7 +11,7 @@ from callgate.core.effects import Capability, SideEffects
 from callgate.core.errors import ToolErrorClass, ToolRegistrationError
 from callgate.core.sessions import Mode, Session
 from callgate.dispatch.tools.registry import Registry
-from callgate.wiring.components import BUILT_IN
+from callgate.wiring.surroundings import BUILT_IN
 from tests.support import Bench, make_tool
 
 

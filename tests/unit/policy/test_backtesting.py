@@ -28,9 +28,9 @@ from callgate.policy.backtesting.rejudging import Doubt
 from callgate.policy.rules import Outcome
 from callgate.redaction.summaries import summarize
 from callgate.sandbox.plans import CannotGuarantee
-from callgate.wiring.components import BUILT_IN
 from callgate.wiring.registration import register_own
 from callgate.wiring.runtime import Wired
+from callgate.wiring.surroundings import BUILT_IN
 
 GONE = "/gone/ws"
 """A workspace that is not there: whoever opens a file in it fails."""

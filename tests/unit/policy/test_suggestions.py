@@ -16,7 +16,7 @@ from callgate.dispatch.tools.registry import Registry
 from callgate.dispatch.validate import validate
 from callgate.policy.suggestions.narrow_rules import LeftOut, written
 from callgate.policy.suggestions.suggesting import Drop, Suggestions, Wanted
-from callgate.wiring.components import BUILT_IN
+from callgate.wiring.surroundings import BUILT_IN
 from tests.support import make_tool
 
 WORKSPACE = "/gone/ws"

@@ -21,7 +21,7 @@ from callgate.core.sessions import Session
 from callgate.dispatch.commands.sandboxes import Enclosure, Sandbox
 from callgate.notify.messages import Notice
 from callgate.notify.notices import deliver
-from callgate.wiring.components import surroundings
+from callgate.wiring.surroundings import surroundings
 
 
 def test(options: Namespace) -> int:

@@ -40,9 +40,9 @@ from callgate.dispatch.tools.registry import Registry
 from callgate.sandbox.machines import look_at_groups_now
 from callgate.surfaces.socket.instances import running
 from callgate.surfaces.socket.listings import every
-from callgate.wiring.components import surroundings
 from callgate.wiring.registration import register_known
 from callgate.wiring.runtime import Wired
+from callgate.wiring.surroundings import surroundings
 from callgate.workspace.opening import Openat2, best_opener
 
 if TYPE_CHECKING:

@@ -29,10 +29,10 @@ from callgate.dispatch.commands.sandboxes import Sandbox
 from callgate.protocol.socket_v1.frames import HostEntry
 from callgate.sources.hosts.provider import Hosts
 from callgate.sources.provider_tools import entry
-from callgate.wiring.components import surroundings
 from callgate.wiring.hosts import make_hosts
 from callgate.wiring.registration import register_known
 from callgate.wiring.runtime import Wired
+from callgate.wiring.surroundings import surroundings
 
 
 def list(options: Namespace) -> int:

@@ -27,8 +27,8 @@ from callgate.sources.changes import Changes
 from callgate.sources.mcp.server_tools import McpTools
 from callgate.sources.pins import Pinned
 from callgate.sources.provider_tools import PREFIX
-from callgate.wiring.components import surroundings
 from callgate.wiring.mcp import ask, make_servers, update_packages
+from callgate.wiring.surroundings import surroundings
 
 
 def approve(options: Namespace) -> int:

@@ -32,8 +32,8 @@ from callgate.dispatch.tools.registry import Registry
 from callgate.sources.mcp.provider import Servers
 from callgate.sources.mcp.server_tools import McpTools
 from callgate.sources.provider_tools import PREFIX
-from callgate.wiring.components import surroundings
 from callgate.wiring.mcp import make_servers
+from callgate.wiring.surroundings import surroundings
 
 _LOOK_AT = 64 * 1024
 """Bytes of settings that nobody trusts."""

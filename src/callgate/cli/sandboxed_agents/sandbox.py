@@ -19,9 +19,8 @@ from collections.abc import Iterable
 import msgspec
 
 from callgate.cli.errors import CliError
-from callgate.cli.hooks import editing, installations, scripts
 from callgate.cli.nested_calls import refuse_within_a_call
-from callgate.cli.sandboxed_agents import prepared, terminal_runs
+from callgate.cli.sandboxed_agents import terminal_runs
 from callgate.cli.sandboxed_agents.agent_files import own_directories, without_later_runs
 from callgate.config.agents.settings_files import (
     AGENTS,
@@ -38,13 +37,22 @@ from callgate.core.errors import ToolErrorClass
 from callgate.core.sessions import Root, Session
 from callgate.dispatch.commands.path_search import find
 from callgate.dispatch.commands.sandboxes import Enclosure, Sandbox
-from callgate.sandbox import allowed_hosts, machines
+from callgate.sandbox import allowed_hosts, kernel
+from callgate.sandbox.backends import landlock, seccomp
 from callgate.sandbox.jails import Jail, Network, Profile
 from callgate.sandbox.masks import with_masks
-from callgate.sandbox.plans import Bubblewrap, CannotGuarantee, choose
+from callgate.sandbox.plans import (
+    Backend,
+    Bubblewrap,
+    CannotGuarantee,
+    Landlock,
+    Namespaces,
+    Seccomp,
+    choose,
+)
 from callgate.sandbox.processes.ordering import order as make_order
 from callgate.surfaces.socket.instances import live
-from callgate.wiring.components import surroundings
+from callgate.wiring.surroundings import surroundings
 
 
 def sandbox(options: Namespace) -> int:
@@ -68,7 +76,7 @@ def sandbox(options: Namespace) -> int:
         jail = _jail(around, settings, home.path, workspace, argv[0], agent, options.network)
         if jail.network is Network.HOSTS:
             return asyncio.run(_run_proxied(around, jail, workspace, argv))
-        return _run(around, jail, workspace, argv, options, is_agent=agent is not None)
+        return _run(jail, workspace, argv)
     except CannotGuarantee as error:
         raise CliError(
             str(error), error_class=ToolErrorClass.PERMISSION_DENIED, reason="sandbox_unavailable"
@@ -77,20 +85,36 @@ def sandbox(options: Namespace) -> int:
         around.close()
 
 
-def _run(
-    around: Sandbox, jail: Jail, cwd: str, argv: list[str], options: Namespace, *, is_agent: bool
-) -> int:
-    backends = machines.look_now()
-    plan = choose(jail, backends)
-    bwrap = next((each.path for each in backends if isinstance(each, Bubblewrap)), None)
-    env = {"PATH": os.environ.get("PATH", os.defpath)}
-    made = make_order(
-        Command(argv=(prepared.COMMAND.decode(),), cwd=cwd, env=env), plan, bwrap=bwrap
-    )
-    usual = cwd == os.getcwd() and options.network is None and not options.no_hooks
-    if usual and not is_agent:  # an agent's hooks are looked at each time
-        prepared.keep(prepared.facts_of(cwd, argv[0]), made)
-    return terminal_runs.run(prepared.completed(made, argv))
+def _run(jail: Jail, cwd: str, argv: list[str]) -> int:
+    """Run the program as if namespaces worked here; try the machine out only if they do not."""
+    command = Command(argv=tuple(argv), cwd=cwd, env=_environment())
+    try:
+        try:
+            return terminal_runs.run(make_order(command, choose(jail, _expected())))
+        except (CannotGuarantee, terminal_runs.Refused) as error:
+            if isinstance(error, terminal_runs.Refused) and error.step != "namespaces":
+                raise
+        from callgate.sandbox import machines  # lazy: where the first try fails  # noqa: PLC0415
+
+        backends = machines.look_now()
+        bwrap = next((each.path for each in backends if isinstance(each, Bubblewrap)), None)
+        return terminal_runs.run(make_order(command, choose(jail, backends), bwrap=bwrap))
+    except terminal_runs.Refused as error:
+        sys.stderr.write(f"callgate: nothing was run: {error.step}: {error.strerror}\n")
+        is_missing = error.step == "exec"
+        return terminal_runs.NOT_FOUND if is_missing else terminal_runs.NOT_STARTED
+
+
+def _expected() -> tuple[Backend, ...]:
+    """The backends of most machines, without trying namespaces out, which takes 60 ms."""
+    filters = kernel.supported() and seccomp.works()
+    problem = None if filters else "no system call filter, without which namespaces are no jail"
+    return Landlock(landlock.abi()), Seccomp(filters), Namespaces(problem)
+
+
+def _environment() -> dict[str, str]:
+    withheld = ("CALLGATE_", "LD_PRELOAD", "BASH_ENV")
+    return {name: value for name, value in os.environ.items() if not name.startswith(withheld)}
 
 
 async def _run_proxied(around: Sandbox, jail: Jail, cwd: str, argv: list[str]) -> int:
@@ -105,9 +129,7 @@ async def _run_proxied(around: Sandbox, jail: Jail, cwd: str, argv: list[str]) -
         target.buffer.write(data)
         target.buffer.flush()
 
-    withheld = ("CALLGATE_", "LD_PRELOAD", "BASH_ENV")
-    env = {name: value for name, value in os.environ.items() if not name.startswith(withheld)}
-    command = Command(argv=tuple(argv), cwd=cwd, env=env, stdin=os.dup(0))
+    command = Command(argv=tuple(argv), cwd=cwd, env=_environment(), stdin=os.dup(0))
     async with await launcher.start(command, show) as running:
         ended = await running.wait()
     if ended.code is not None:
@@ -181,6 +203,12 @@ def _with_hooks(home: str, agent: str, argv: list[str], hooks: HooksTable) -> li
             "no callgate instance runs, so every call would be refused",
             hint="callgate serve --detach, or --no-hooks to rely on the sandbox alone.",
         )
+    from callgate.cli.hooks import (  # lazy: for agents alone  # noqa: PLC0415
+        editing,
+        installations,
+        scripts,
+    )
+
     scripts.write_scripts(home, agent, hooks.wait_s)
     if agent == "claude":
         _seed_claude()

@@ -1,7 +1,4 @@
-"""Runs one sandboxed program with this process's own input, output and terminal.
-
-Light to import: `prepared` starts programs without anything else of ours.
-"""
+"""Runs one sandboxed program with this process's own input, output and terminal."""
 
 from __future__ import annotations
 
@@ -27,18 +24,36 @@ if TYPE_CHECKING:
     from callgate.sandbox.orders import Order
 
 _GRACE_S = 5.0
-NOT_STARTED = 126
+NOT_STARTED, NOT_FOUND = 126, 127
+
+
+class Refused(OSError):
+    """The system refused a step of the sandbox. The program was not started."""
+
+    def __init__(self, step: str, number: int) -> None:
+        super().__init__(number, os.strerror(number))
+        self.step = step
 
 
 def run(order: Order) -> int:
-    """Run what was ordered; its exit code, or 128 and the signal that ended it."""
+    """Run the program of an order; its exit code, or 128 plus the signal that ended it.
+
+    Raises `Refused`.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     streams = (os.dup(0), os.dup(1), os.dup(2))
     lease = os.open(os.devnull, os.O_RDONLY)
     owner = (os.geteuid(), os.getegid())
     sys.stdout.flush()
     layout = order["layout"]
-    pid = os.fork() if layout is None else namespaces.begin(layout["own_network"])
+    try:
+        pid = os.fork() if layout is None else namespaces.begin(layout["own_network"])
+    except OSError as error:
+        for descriptor in (*streams, lease):
+            os.close(descriptor)
+        ours.close()
+        theirs.close()
+        raise Refused("namespaces", error.errno or 0) from error
     if pid == 0:
         code = 1
         try:
@@ -51,9 +66,11 @@ def run(order: Order) -> int:
         os.close(descriptor)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: _stop(ours))
-    status = _wait(ours)
-    os.waitpid(pid, 0)
-    return status
+    try:
+        return _wait(ours)
+    finally:
+        os.waitpid(pid, 0)
+        ours.close()
 
 
 def _stop(control: socket.socket) -> None:
@@ -70,9 +87,7 @@ def _wait(control: socket.socket) -> int:
             continue
         kind, first, second, *_ = MESSAGE.unpack(message)
         if kind == REFUSED:
-            step = STEPS[first] if first < len(STEPS) else "start"
-            sys.stderr.write(f"callgate: nothing was run: {step}: {os.strerror(second)}\n")
-            return 127 if step == "exec" else NOT_STARTED
+            raise Refused(STEPS[first] if first < len(STEPS) else "start", second)
         if kind == EXITED:
             code = os.waitstatus_to_exitcode(first)
             code = code if code >= 0 else 128 - code

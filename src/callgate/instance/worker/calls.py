@@ -47,7 +47,7 @@ from callgate.policy.rules import Outcome
 from callgate.protocol.host_v1.frames import Object
 from callgate.protocol.host_v1.workers import Located, WorkerContext
 from callgate.tools.undo import Undo
-from callgate.wiring.components import BUILT_IN, surroundings
+from callgate.wiring.surroundings import BUILT_IN, surroundings
 from callgate.workspace.undo.history import History
 
 Report = Callable[[str, Mapping[str, Any]], None]
