@@ -140,8 +140,9 @@ class Editor:
         assert self.process.stdin is not None
         self.process.stdin.write(line + b"\n")
 
-    def send(self, message: dict[str, Any]) -> None:
-        self.send_line(json.dumps(message).encode())
+    def send(self, *messages: dict[str, Any]) -> None:
+        """Several messages leave in one write."""
+        self.send_line(b"\n".join(json.dumps(each).encode() for each in messages))
 
     def notify(self, method: str, params: Any) -> None:
         self.send({"jsonrpc": "2.0", "method": method, "params": params})

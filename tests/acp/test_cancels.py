@@ -101,9 +101,65 @@ async def test_stopping_twice_is_used_up_too(rich: Editor, models: Models, works
     talk = await rich.new(workspace)
     running = talk.start(f"go {models.play(reply)}")
     await reply.reached()
+    rich.send(*[{"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": talk.id}}] * 3)
+    assert (await running)["stopReason"] == "cancelled"
+    assert await talk.prompt(f"go on {models.play(Says('said'))}") == "end_turn"
+
+
+@pytest.mark.spec("S2-33", "S2-34")
+async def test_a_cancel_between_prompts_counts_after_a_cancelled_turn_too(
+    rich: Editor, models: Models, workspace: Path
+) -> None:
+    """Each round has a cancel of a running turn and, when that is answered, one between prompts."""
+    talk = await rich.new(workspace)
+    stops = []
+    for _ in range(10):
+        reply = Held(Says("never"))
+        running = talk.start(f"go {models.play(reply)}")
+        await reply.reached()
+        talk.cancel()
+        first = (await running)["stopReason"]
+        talk.cancel()
+        second = await talk.prompt(f"go {models.play(Says('never'))}")
+        third = await talk.prompt(f"go on {models.play(Says('now'))}")
+        stops.append((first, second, third))
+    assert stops == [("cancelled", "cancelled", "end_turn")] * 10
+
+
+@pytest.mark.spec("S2-33")
+async def test_a_cancel_counts_after_a_turn_that_ended_since_the_last_cancel(
+    rich: Editor, models: Models, workspace: Path
+) -> None:
+    reply = Held(Says("never"))
+    talk = await rich.new(workspace)
+    running = talk.start(f"go {models.play(reply)}")
+    await reply.reached()
     talk.cancel()
+    assert (await running)["stopReason"] == "cancelled"
+    assert await talk.prompt(f"go on {models.play(Says('now'))}") == "end_turn"
     talk.cancel()
+    assert await talk.prompt(f"go {models.play(Says('never'))}") == "cancelled"
+
+
+@pytest.mark.spec("S2-34", "S2-62")
+async def test_a_cancel_and_the_answer_to_the_open_question_are_one_cancel(
+    rich: Editor, models: Models, workspace: Path
+) -> None:
+    """The protocol wants both from an editor."""
+    asked, stopped = asyncio.Event(), asyncio.Event()
+
+    async def wait(params: dict[str, Any]) -> dict[str, Any]:
+        asked.set()
+        await stopped.wait()
+        return {"outcome": {"outcome": "cancelled"}}
+
+    play = models.play(Says(calls=[Asks("write_file", {"path": "a.txt", "content": "x"})]), Says("never"))
+    talk = await rich.new(workspace, mode="ask")
+    talk.answers["session/request_permission"] = wait
+    running = talk.start(f"go {play}")
+    await asyncio.wait_for(asked.wait(), 60)
     talk.cancel()
+    stopped.set()
     assert (await running)["stopReason"] == "cancelled"
     assert await talk.prompt(f"go on {models.play(Says('said'))}") == "end_turn"
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
-from math import inf
 from typing import Any
 
 import msgspec
@@ -19,6 +18,7 @@ from callgate.core.environment import Offered
 from callgate.core.events import CALLED, COMPLETED, OUTPUT_DELTA, TERMINAL, Event
 from callgate.core.sessions import Session
 from callgate.core.task_sets import TaskSet
+from callgate.core.turns import fair_turns
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
 from callgate.protocol.acp.initialize import ClientCapabilities
 from callgate.protocol.acp.requests import McpServer
@@ -49,6 +49,8 @@ _HINT = CommandInput(hint="additional context (optional)")
 _WORKER = "sub-agent: "
 _PATIENCE_S = 5.0
 """How long a prompt that was cancelled may take until it is known whether it had begun."""
+_IN_FLIGHT_S = 0.05
+"""How long a cancelled prompt is not answered: further cancels of it may be on their way."""
 _BARE: dict[str, Any] = {"name": None, "raw_input": None, "content": [], "meta": None}
 _log = logging.getLogger("callgate.acp")
 
@@ -86,8 +88,8 @@ class EditorSession:
         self._shows_notices = client.shows_notices
         self._turns = dependencies.runtime.turns
         self._latched_until = 0.0
-        self._stopped_at = -inf
-        """When a prompt that was cancelled had ended."""
+        self._answering = 0
+        """Prompts that have begun and are not answered."""
         self._tasks = TaskSet(_log, "work for an editor failed")
         self._given = ExitStack()
         self._given.enter_context(dependencies.runtime.attach(self._confirm, session.id))
@@ -230,7 +232,7 @@ class EditorSession:
             raw_input=arguments,
         )
         return await permissions.ask(
-            self._peer, self.session.id, question, fields, self.cancel, self._name
+            self._peer, self.session.id, question, fields, self._cancel_turn, self._name
         )
 
     # Prompts and cancels
@@ -249,19 +251,31 @@ class EditorSession:
             self._servers.hurry()
         return True
 
-    def ended(self, turn: SessionTurn) -> None:
-        """A prompt is about to be answered."""
-        if turn.is_stopped_by_user:
-            self._stopped_at = _now()
+    @asynccontextmanager
+    async def answering(self, turn: SessionTurn) -> AsyncIterator[None]:
+        """Count the cancels that come before the prompt is answered as cancels of this prompt.
+        An editor may send several, and the turn may end after the first of them."""
+        self._answering += 1
+        try:
+            try:
+                yield
+            finally:
+                if turn.is_stopped_by_user:
+                    await asyncio.sleep(_IN_FLIGHT_S)
+                    await fair_turns().pause()  # behind input that was read and not parsed yet
+                    await self._peer.taken()
+        finally:
+            self._answering -= 1
 
     def cancel(self) -> None:
-        """Stop the prompt under way; without one, the next that comes soon."""
+        """Stop the prompt in progress; without one, the next prompt that comes soon."""
         if self.is_busy:
-            self._turns.cancel(self.session.id)
-        else:
-            now, latch_s = _now(), self._dependencies.latch_s
-            if now - self._stopped_at > latch_s:  # else somebody has stopped a turn twice
-                self._latched_until = now + latch_s
+            self._cancel_turn()
+        elif not self._answering:
+            self._latched_until = _now() + self._dependencies.latch_s
+
+    def _cancel_turn(self) -> None:
+        self._turns.cancel(self.session.id)
 
     async def stop(self) -> None:
         """Cancel the prompt under way, and wait for its end. One that has not begun yet may wait

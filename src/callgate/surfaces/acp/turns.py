@@ -53,9 +53,10 @@ async def prompt(
         raise RpcError(INTERNAL_ERROR, str(error)) from error
     answer = None
     if turn is not None:
-        answer = await turn.complete(
-            lambda: _answer(dependencies, editor_session, user_prompt, turn)
-        )
+        async with editor_session.answering(turn):
+            answer = await turn.complete(
+                lambda: _answer(dependencies, editor_session, user_prompt, turn)
+            )
     return answer or Prompted(stop_reason="cancelled")
 
 
@@ -76,8 +77,6 @@ async def _answer(
         end = await prepared.work()
     except StoreError as error:
         raise RpcError(INTERNAL_ERROR, str(error)) from error
-    finally:
-        editor_session.ended(turn)
     _tell_info(editor_session, title)
     return _prompted(dependencies, turn, end)
 
