@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +37,8 @@ PROGRAMS = {
     "kimi": TOOLS / ".bin/kimi",
 }
 WAIT_S = 3.0
+_UNASKED = {"claude": "--dangerously-skip-permissions", "qwen": "--yolo", "gemini": "--yolo"}
+"""The option by which each program asks nothing itself."""
 _RUN_S = 200.0
 SETTINGS = """
 [hooks]
@@ -66,8 +68,19 @@ class Outcome(NamedTuple):
 class Gate:
     """`form`: of the hook of Claude Code."""
 
-    def __init__(self, path: Path, agent: str, form: str = "command", shell: str = "agent") -> None:
+    def __init__(
+        self,
+        path: Path,
+        agent: str,
+        form: str = "command",
+        shell: str = "agent",
+        *,
+        mode: str = "ask",
+        asks_itself: bool = False,
+    ) -> None:
+        """`mode` is callgate's. `asks_itself`: the agent keeps its own questions."""
         self.agent, self.form = agent, form
+        self.mode, self.asks_itself = mode, asks_itself
         self.home, self.workspace = path / "gate", path / "work"
         self.agent_home = path / "person"
         for each in (self.home, self.workspace, self.agent_home):
@@ -83,7 +96,7 @@ class Gate:
     def start(self) -> None:
         subprocess.run(
             [sys.executable, "-m", "callgate", "serve", "--detach", "--workspace",
-             str(self.workspace), "--http", f"127.0.0.1:{self.port}"],
+             str(self.workspace), "--http", f"127.0.0.1:{self.port}", "--mode", self.mode],
             env=self.env, check=True, capture_output=True, timeout=60,
         )  # fmt: skip
         (record,) = running(str(self.home))
@@ -184,7 +197,17 @@ class Gate:
         if self.agent == "codex":
             self._trust(env)
             launched.argv.remove("--dangerously-bypass-hook-trust")
+        if self.asks_itself:
+            launched.argv.remove(_UNASKED[self.agent])
         return Launch(launched.argv, env)
+
+    def offered_tools(self) -> dict[str, set[str]]:
+        """The arguments of each tool that the agent offers to its model."""
+        with serving([]) as model:
+            launched = self.launched(model)
+            launched.env["ENABLE_TOOL_SEARCH"] = "false"  # Claude Code names all of them then
+            run(launched, str(self.workspace), _RUN_S)
+        return dict(_offered(tool for each in model.requests for tool in each.get("tools") or ()))
 
     def _sandboxed(self, launched: Launch) -> Launch:
         argv = [sys.executable, "-m", "callgate", "sandbox", "--", *launched.argv]
@@ -207,6 +230,17 @@ class Gate:
 
     def ran(self, name: str) -> bool:
         return (self.workspace / name).exists()
+
+
+def _offered(tools: Iterable[dict[str, Any]]) -> Iterator[tuple[str, set[str]]]:
+    for tool in tools:
+        if tool.get("type") == "namespace":
+            yield from _offered(tool["tools"])
+            continue
+        for each in tool.get("functionDeclarations") or [tool.get("function", tool)]:
+            keys = ("input_schema", "parameters", "parametersJsonSchema")
+            schema = next((each[key] for key in keys if each.get(key)), {})
+            yield each.get("name") or each["type"], set(schema.get("properties") or ())
 
 
 def _results(requests: list[dict[str, Any]]) -> Iterator[str]:

@@ -1,15 +1,16 @@
-"""Which tool of ours a tool of an agent is, so that the same rules hold for both.
+"""Reads a call of an agent's tool as a call of a callgate tool, so that the same rules apply.
 
     Bash, run_shell_command, ...   shell
     Write, write_file, ...         write_file       Edit, MultiEdit, replace, ...   patch_file
     Read, Grep, Glob, LS, ...      read_file, search_text, find_files, list_dir
     WebFetch                       web_fetch
-    apply_patch                    by the files that it names
+    apply_patch                    agent_write, with the files that it names
     mcp__server__tool              that tool, if callgate has it
-    anything else                  agent_CLASS, by its declared class; execute where nothing says
+    other tools in `tool_tables`   agent_CLASS, by the class in the table
+    anything else                  agent_CLASS, by the class in `[hooks.tools]`, else agent_execute
 
-Pure. Arguments that our tool does not have are left out of the call; the record names the agent's
-own tool beside it.
+Pure. A call of a known tool with an argument that the table does not have, or with two arguments of
+one meaning, raises `BadHookEvent`: the agent could perform another call than the one shown.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ import msgspec
 
 from callgate.protocol.hooks import inputs
 from callgate.protocol.hooks.events import BadHookEvent, HookEvent
+from callgate.protocol.hooks.tool_tables import CLASSES, ToolRow, asks_itself, find_row
 
 GENERIC = "agent_"
-"""What the names of the tools for anything else begin with; their class follows."""
+"""Prefix of the tools that stand for tools without a counterpart; the class follows."""
 
 
 class Edit(msgspec.Struct, frozen=True):
@@ -34,52 +36,64 @@ class Edit(msgspec.Struct, frozen=True):
 
 
 class Translated(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of a tool of ours."""
+    """A call of a callgate tool."""
 
     tool: str
     arguments: dict[str, Any]
     edits: tuple[Edit, ...] = ()
-    """What an edit does, where it is more than one replacement."""
+    """The replacements of an edit, if there is more than one."""
     command: str | None = None
     """A command line that the agent's own process would run."""
-
-
-_NAMESPACE = "functions."
-"""Some models put it before the name of a tool. Before any other dot stands a name that we do not
-know, and so is the tool."""
-
-_HARMLESS = frozenset(
-    ("todowrite", "todo_write", "todoread", "update_plan", "exitplanmode", "exit_plan_mode",
-     "enterplanmode", "askuserquestion", "ask_user", "task", "agent", "taskoutput", "bashoutput",
-     "killshell", "killbash", "taskstop", "taskcreate", "taskupdate", "tasklist", "taskget",
-     "toolsearch", "think", "write_todos", "skill", "settodolist", "todo")
-)  # fmt: skip
-"""They change nothing themselves; what a sub-agent does comes through the hook by itself."""
+    undecided: bool = False
+    """The agent has its own check of this call: callgate may refuse the call, and never skips that
+    check."""
 
 
 def translate(event: HookEvent, classes: Mapping[str, str], agent: str) -> Translated:
-    """`classes`: of tools that are none of ours, by the agent's name. Raises `BadHookEvent`."""
-    make = _TOOLS.get(event.tool.lower().removeprefix(_NAMESPACE))
-    if make is not None:
-        return make(event)
-    if event.tool.startswith("mcp__"):
-        return Translated(tool=event.tool, arguments=dict(event.input))
-    return generic(event, classes, agent)
+    """Read one call. `classes` are those of `[hooks.tools]`. Raises `BadHookEvent`."""
+    row = find_row(agent, event.tool)
+    if event.tool in classes:
+        return generic(event, classes[event.tool], agent, row)
+    if row is None:
+        if event.tool.startswith("mcp__"):
+            return Translated(tool=event.tool, arguments=dict(event.input))
+        return generic(event, "execute", agent)
+    unknown = [key for key in event.input if key not in row.arguments]
+    if row.kind in ("none", "skill", "network", "execute"):
+        return generic(event, _class_of(event, row, agent, unknown), agent, row)
+    if unknown:
+        raise BadHookEvent(
+            f"callgate does not know the argument {unknown[0][:80]!r} of {event.tool}, so it cannot"
+            " tell what the call does. Leave it out, or update callgate."
+        )
+    if any(event.input.get(key) is not None for key in row.executing):
+        return generic(event, "execute", agent, row)
+    if row.kind in CLASSES:
+        return generic(event, row.kind.removesuffix("_class"), agent, row)
+    return _READERS[row.kind](event, agent)
 
 
-def generic(event: HookEvent, classes: Mapping[str, str], agent: str) -> Translated:
-    """A tool that is none of ours."""
-    is_harmless = event.tool.lower() in _HARMLESS
-    effect = classes.get(event.tool) or ("none" if is_harmless else "execute")
+def _class_of(event: HookEvent, row: ToolRow, agent: str, unknown: list[str]) -> str:
+    if row.kind in ("network", "execute"):
+        return row.kind
+    executes = bool(unknown) or any(event.input.get(key) is not None for key in row.executing)
+    if row.kind == "skill":
+        executes = executes or not asks_itself(agent, event.permission_mode)
+    return "execute" if executes else "none"
+
+
+def generic(event: HookEvent, effect: str, agent: str, row: ToolRow | None = None) -> Translated:
+    """Return a call of a tool without a counterpart, with its whole input."""
     arguments: dict[str, Any] = {"agent": agent, "name": event.tool, "input": dict(event.input)}
-    given = [event.input[key] for key in inputs.PATHS if isinstance(event.input.get(key), str)]
-    paths = [path if event.cwd is None else posixpath.join(event.cwd, path) for path in given]
-    if paths and effect in ("read", "write"):
-        arguments["paths"] = paths
-    return Translated(tool=GENERIC + effect, arguments=arguments)
+    if effect in ("read", "write"):
+        paths = [inputs.absolute(event, path) for path in inputs.paths_in(event.input)]
+        if paths:
+            arguments["paths"] = paths
+    undecided = row is not None and row.kind in ("none", "skill")
+    return Translated(tool=GENERIC + effect, arguments=arguments, undecided=undecided)
 
 
-def _shell(event: HookEvent) -> Translated:
+def _shell(event: HookEvent, agent: str) -> Translated:
     command = inputs.one_of(event.input, "command", "cmd")
     if isinstance(command, list) and all(isinstance(word, str) for word in command):
         command = _joined(command)
@@ -100,14 +114,16 @@ def _joined(words: list[str]) -> str:
     return " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)
 
 
-def _write(event: HookEvent) -> Translated:
+def _write(event: HookEvent, agent: str) -> Translated:
     content = inputs.text_of(event.input, "content", "contents", "file_text")
     if content is None:
         raise BadHookEvent(f"A call of {event.tool} has no content.")
+    if event.input.get("mode", "overwrite") != "overwrite":  # Kimi Code appends
+        return generic(event, "write", agent)
     return Translated(tool="write_file", arguments={"path": _path(event), "content": content})
 
 
-def _edit(event: HookEvent) -> Translated:
+def _edit(event: HookEvent, agent: str) -> Translated:
     path, edits = _path(event), _edits(event)
     if len(edits) == 1 and not edits[0].old:
         return Translated(tool="write_file", arguments={"path": path, "content": edits[0].new})
@@ -120,25 +136,29 @@ def _edit(event: HookEvent) -> Translated:
     return Translated(tool="patch_file", arguments=arguments, edits=edits)
 
 
+_OLD = ("old_string", "oldString", "old", "old_str", "search")
+_NEW = ("new_string", "newString", "new", "new_str", "replace")
+_EVERYWHERE = ("replace_all", "replaceAll", "allow_multiple")
+_EDIT_ARGUMENTS = frozenset((*_OLD, *_NEW, *_EVERYWHERE, "expected_replacements"))
+
+
 def _edits(event: HookEvent) -> tuple[Edit, ...]:
     listed = inputs.one_of(event.input, "edits", "edit")
-    rows = listed if isinstance(listed, list) else [listed or event.input]
+    if listed is not None and any(key in event.input for key in _EDIT_ARGUMENTS):
+        raise BadHookEvent(f"A call of {event.tool} has a list of edits and an edit next to it.")
+    rows = [event.input] if listed is None else listed if isinstance(listed, list) else [listed]
     edits = []
     for row in rows:
-        if not isinstance(row, dict):
+        if not isinstance(row, Mapping):
             raise BadHookEvent(f"An edit of {event.tool} is not an object.")
-        old, new = (
-            inputs.text_of(row, "old_string", "oldString", "old", "old_str", "search"),
-            inputs.text_of(row, "new_string", "newString", "new", "new_str", "replace", "content"),
-        )
+        if row is not event.input and not row.keys() <= _EDIT_ARGUMENTS:
+            raise BadHookEvent(f"An edit of {event.tool} has an argument that is not known.")
+        old, new = inputs.text_of(row, *_OLD), inputs.text_of(row, *_NEW)
         if old is None or new is None:
             raise BadHookEvent(f"An edit of {event.tool} lacks the old or the new text.")
-        everywhere = bool(
-            row.get("replace_all")
-            or row.get("replaceAll")
-            or row.get("allow_multiple")
-            or row.get("expected_replacements", 1) != 1
-        )
+        everywhere = inputs.flag_of(row, *_EVERYWHERE)
+        if row.get("expected_replacements", 1) != 1:
+            everywhere = True
         edits.append(Edit(old, new, everywhere))
     if not edits:
         raise BadHookEvent(f"A call of {event.tool} has no edits.")
@@ -152,17 +172,17 @@ def _path(event: HookEvent) -> str:
     return path
 
 
-def _read(event: HookEvent) -> Translated:
+def _read(event: HookEvent, agent: str) -> Translated:
     return Translated(tool="read_file", arguments={"path": _path(event)})
 
 
-def _list(event: HookEvent) -> Translated:
+def _list(event: HookEvent, agent: str) -> Translated:
     path = inputs.place_of(event) or event.cwd or "."
     return Translated(tool="list_dir", arguments={"path": path})
 
 
-def _find(event: HookEvent) -> Translated:
-    pattern = inputs.text_of(event.input, "pattern", "query", "glob") or "*"
+def _find(event: HookEvent, agent: str) -> Translated:
+    pattern = inputs.text_of(event.input, "pattern", "glob_pattern") or "*"
     directory, rest = inputs.split_glob(pattern)
     path = posixpath.join(inputs.place_of(event) or event.cwd or "", directory).rstrip("/") or (
         "/" if directory == "/" else "."
@@ -170,43 +190,37 @@ def _find(event: HookEvent) -> Translated:
     return Translated(tool="find_files", arguments={"pattern": rest, "path": path})
 
 
-def _search(event: HookEvent) -> Translated:
+def _search(event: HookEvent, agent: str) -> Translated:
     inputs.check_filters(event.input)
-    arguments = {"pattern": inputs.text_of(event.input, "pattern", "query", "regex") or "*"}
+    arguments = {"pattern": inputs.text_of(event.input, "pattern") or "*"}
     path = inputs.place_of(event) or event.cwd
     if path:
         arguments["path"] = path
     return Translated(tool="search_text", arguments=arguments)
 
 
-def _fetch(event: HookEvent) -> Translated:
+def _fetch(event: HookEvent, agent: str) -> Translated:
     url = inputs.address_of(event.input, event.tool)
     return Translated(tool="web_fetch", arguments={"url": url})
 
 
-def _patch(event: HookEvent) -> Translated:
+def _patch(event: HookEvent, agent: str) -> Translated:
     text = inputs.text_of(event.input, "command", "patch", "input", "patchText")
     if text is None:
         raise BadHookEvent(f"A call of {event.tool} has no patch.")
     paths = [inputs.absolute(event, path) for path in inputs.patched_files(text)]
-    arguments = {"agent": "codex", "name": event.tool, "input": {"patch": text}, "paths": paths}
+    arguments = {"agent": agent, "name": event.tool, "input": {"patch": text}, "paths": paths}
     return Translated(tool=f"{GENERIC}write", arguments=arguments)
 
 
-def _table() -> dict[str, Callable[[HookEvent], Translated]]:
-    rows: tuple[tuple[Callable[[HookEvent], Translated], str], ...] = (
-        (_shell, "bash shell run_shell_command exec_command local_shell run_terminal_cmd"),
-        (_write, "write write_file writefile create_file"),
-        (_edit, "edit multiedit multi_edit replace edit_file strreplacefile str_replace"
-                " search_replace strreplace"),
-        (_read, "read read_file readfile view view_file"),
-        (_list, "ls list_directory list_dir list list_files"),
-        (_find, "glob find_files file_search"),
-        (_search, "grep grep_search search_file_content search_text"),
-        (_fetch, "webfetch web_fetch fetch fetchurl fetch_url"),
-        (_patch, "apply_patch applypatch"),
-    )  # fmt: skip
-    return {name: make for make, names in rows for name in names.split()}
-
-
-_TOOLS = _table()
+_READERS: Mapping[str, Callable[[HookEvent, str], Translated]] = {
+    "shell": _shell,
+    "write": _write,
+    "edit": _edit,
+    "read": _read,
+    "list": _list,
+    "find": _find,
+    "search": _search,
+    "fetch": _fetch,
+    "patch": _patch,
+}

@@ -11,7 +11,10 @@ What an agent makes of an answer was found by running it. No answer is safe ever
     cursor     as published: `permission`, no `ask` from us
     opencode   through our own plugin, which throws unless it reads `allow`
 
-So nobody is ever answered `ask`: whoever must be asked is asked by us, while the hook waits.
+So no agent is ever answered `ask`: callgate asks the approver while the hook waits. A call that
+the agent checks itself (a skill, the end of plan mode) gets no decision: Claude Code and Qwen Code
+skip their own question after an `allow`. Codex, Kimi Code, Vibe and opencode ask it in any case;
+Cursor has no such answer, so callgate alone decides there.
 """
 
 from __future__ import annotations
@@ -44,6 +47,9 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     allow: Callable[[Verdict], dict[str, Any] | None]
     """None: the answer is no output at all."""
     deny: Callable[[str], dict[str, Any]]
+    undecided: bytes | None = None
+    """The answer that leaves the call to the agent's own checks; None: `allow` skips none of them,
+    or the agent has no such answer."""
     rewrites: bool = False
     """It runs the input that the answer names in place of its own."""
     noted: bytes = b"{}"
@@ -99,10 +105,10 @@ def _cursor_deny(reason: str) -> dict[str, Any]:
 
 
 DIALECTS: Mapping[str, Dialect] = {
-    "claude": Dialect(allow=_claude_allow, deny=_claude_deny, rewrites=True),
+    "claude": Dialect(allow=_claude_allow, deny=_claude_deny, undecided=b"{}", rewrites=True),
     "codex": Dialect(allow=_codex_allow, deny=_claude_deny, rewrites=True, noted=b""),
-    "gemini": Dialect(allow=_decision_allow, deny=_decision_deny, rewrites=True),
-    "qwen": Dialect(allow=_claude_allow, deny=_claude_deny),
+    "gemini": Dialect(allow=_decision_allow, deny=_decision_deny, undecided=b"{}", rewrites=True),
+    "qwen": Dialect(allow=_claude_allow, deny=_claude_deny, undecided=b"{}"),
     "kimi": Dialect(allow=lambda _: None, deny=_claude_deny, noted=b""),
     "vibe": Dialect(allow=lambda _: None, deny=_decision_deny, noted=b""),
     "cursor": Dialect(allow=lambda _: {"permission": "allow"}, deny=_cursor_deny),
@@ -117,6 +123,8 @@ def write(agent: str, verdict: Verdict) -> bytes:
         return refusal(agent, verdict.reason)
     if verdict.updated_input is not None and not dialect.rewrites:
         raise ValueError(f"{agent} does not run what an answer names")
+    if verdict.undecided and dialect.undecided is not None:
+        return dialect.undecided
     answer = dialect.allow(verdict)
     return b"" if answer is None else _encoded(answer)
 
@@ -167,6 +175,7 @@ def read(agent: str, data: bytes) -> HookEvent:
         use_id=_use_id(event),
         failed=_has_failed(name, event),
         output=_output(event) if phase is HookPhase.AFTER else None,
+        permission_mode=_permission_mode(event),
         relayed=is_cursor and agent != "cursor",
     )
 
@@ -176,6 +185,11 @@ def _text(event: dict[str, Any], key: str) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_ID:
         raise BadHookEvent(f"The event of the hook has no {key}.")
     return value
+
+
+def _permission_mode(event: dict[str, Any]) -> str | None:
+    mode = event.get("permission_mode")
+    return mode if isinstance(mode, str) and len(mode) <= _LONGEST_ID else None
 
 
 def _directory(event: dict[str, Any]) -> str | None:

@@ -34,12 +34,16 @@ class HookEvent(msgspec.Struct, frozen=True, kw_only=True):
     """After a call: it did not go well."""
     output: str | None = None
     """After a call: what came out, as far as it is text."""
+    permission_mode: str | None = None
+    """The agent's own permission mode, if the event names it."""
     relayed: bool = False
     """Another agent than the one of this hook sends it, because it reads those settings too."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     allowed: bool
+    undecided: bool = False
+    """The call may run if the agent's own checks let it: the answer skips none of them."""
     reason: str = ""
     """For the model and the person, where it is refused."""
     updated_input: Mapping[str, Any] | None = None

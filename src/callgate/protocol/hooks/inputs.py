@@ -1,6 +1,6 @@
 """Reads the input of an agent's tool, so that nothing in it says another thing to the agent.
 
-    several names for one argument   all that are given must agree
+    several names for one argument   one of them may be given
     relative paths                   count from the directory of the event
     patches                          every line that could name a file does
     glob patterns                    their literal directory is the place that is judged
@@ -13,19 +13,32 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from callgate.protocol.hooks.events import BadHookEvent, HookEvent
 
 PATHS = (
     "file_path", "path", "filePath", "absolute_path", "target_file", "notebook_path", "filepath",
-    "filename", "file", "dir_path", "directory", "dir", "folder",
+    "filename", "file", "dir_path", "directory", "dir", "folder", "target_directory",
 )  # fmt: skip
 """How agents call the place that a tool is about."""
-DIRECTORIES = ("workdir", "directory", "dir_path", "cwd")
+DIRECTORIES = ("workdir", "directory", "dir_path", "cwd", "working_directory")
 """How they call the directory of a command."""
-_FILTERS = ("glob", "include", "include_pattern", "includePattern", "file_pattern", "exclude")
+_FILTERS = (
+    "glob", "include", "include_pattern", "includePattern", "file_pattern", "exclude",
+    "exclude_pattern", "ignore", "ignore_globs",
+)  # fmt: skip
+_PATH_NAME = re.compile(
+    r"path|file|dir|folder|cwd|root|notebook|location|source|src|dest|target|uri|output|input",
+    re.IGNORECASE,
+)
+"""Names under which any tool is taken to give a path, in any depth of its input."""
+_TEXT_NAME = re.compile(
+    r"content|text|body|message|prompt|description|query|pattern|new_source|old_str|new_str",
+    re.IGNORECASE,
+)
+_LONGEST_PATH = 4096
 _MOST_FILES = 200
 _MARKER = re.compile(
     r"\s*\*\*\* (?:Begin Patch|End Patch|End of File"
@@ -39,11 +52,18 @@ _WILD = re.compile(r"[*?\[\]{}()!|\\]")
 
 def one_of(row: Mapping[str, Any], *keys: str) -> Any:
     """The value that is given by any of these names; None: by none."""
-    given = [(key, row[key]) for key in keys if row.get(key) is not None]
-    for key, value in given[1:]:
-        if value != given[0][1]:
-            raise BadHookEvent(f"{given[0][0]} and {key} stand for one thing, and differ.")
-    return given[0][1] if given else None
+    given = [key for key in keys if row.get(key) is not None]
+    if len(given) > 1:
+        raise BadHookEvent(f"{given[0]} and {given[1]} have one meaning: give one of them.")
+    return row[given[0]] if given else None
+
+
+def flag_of(row: Mapping[str, Any], *keys: str) -> bool:
+    """Return the flag with any of these names; False if there is none."""
+    value = one_of(row, *keys)
+    if value is not None and not isinstance(value, bool):
+        raise BadHookEvent(f"One of {', '.join(key for key in keys if key in row)} is no flag.")
+    return bool(value)
 
 
 def text_of(row: Mapping[str, Any], *keys: str) -> str | None:
@@ -64,6 +84,30 @@ def place_of(event: HookEvent) -> str | None:
     """The file or directory that a call is about."""
     path = text_of(event.input, *PATHS)
     return absolute(event, path) if path else None
+
+
+def paths_in(input: Mapping[str, Any]) -> Iterator[str]:
+    """Every text in an input that can name a file: by the name of its argument, in any depth, or
+    because it begins like a path."""
+    pending: list[tuple[str, bool, Any]] = [("", False, input)]
+    while pending:
+        name, is_path, value = pending.pop()
+        if isinstance(value, Mapping):
+            for key, each in value.items():
+                named = bool(_PATH_NAME.search(key)) and not _TEXT_NAME.search(key)
+                pending.append((key, is_path or named, each))
+        elif isinstance(value, list):
+            pending += [(name, is_path, each) for each in value]
+        elif isinstance(value, str) and (
+            is_path or (_begins_like_a_path(value) and not _TEXT_NAME.search(name))
+        ):
+            yield value
+
+
+def _begins_like_a_path(text: str) -> bool:
+    if not text or len(text) > _LONGEST_PATH or "\n" in text:
+        return False
+    return text.startswith(("/", "~", "./")) or text[:5].lower() == "file:" or ".." in text
 
 
 def patched_files(text: str) -> list[str]:

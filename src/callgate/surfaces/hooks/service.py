@@ -50,6 +50,7 @@ from callgate.surfaces.hooks.sandboxed import SandboxedCall, Tickets
 _log = logging.getLogger("callgate.hooks")
 
 UNAPPROVED = "effect_without_permission"
+LEFT_TO_AGENT = "callgate does not object; the agent's own checks decide."
 _CLOSE_S = 1.0
 _LATE_S = 2.0
 """How long a question may take to close after its time."""
@@ -147,11 +148,9 @@ class HookService:
         try:
             call = translate(event, classes, agent)
         except BadHookEvent as error:
-            return generic(event, {}, agent), ToolValidationError(str(error))
-        if event.tool in classes:
-            return generic(event, classes, agent), None
+            return generic(event, "execute", agent), ToolValidationError(str(error))
         if self._runtime.find_tool(call.tool, session.session) is None:
-            return generic(event, classes, agent), None
+            return generic(event, "execute", agent), None
         return call, None
 
     def _shared(
@@ -226,7 +225,9 @@ class HookService:
             session.refused.append(key)
         elif sandboxed is not None:
             self.tickets.add(sandboxed)
-        verdict = refusal or self._allowed(form, event, started.result(), sandboxed)
+        elif performed is not None and call.undecided:  # refused by the agent, it reports nothing
+            performed.end(Report(text=LEFT_TO_AGENT))
+        verdict = refusal or self._allowed(form, event, call, started.result(), sandboxed)
         if verdict.updated_input is not None and event.use_id is None:
             told = msgspec.structs.replace(event, input=verdict.updated_input)
             in_place, _ = self._translate(session.agent, told, session)
@@ -263,10 +264,13 @@ class HookService:
         self,
         agent: str,
         event: HookEvent,
+        call: Translated,
         arguments: dict[str, Any],
         sandboxed: SandboxedCall | None,
     ) -> Verdict:
         """The answer to a call that may run, with the input that is run where that is another."""
+        if call.undecided:
+            return Verdict(allowed=True, undecided=True)
         command = arguments.get("command")
         if sandboxed is not None:
             program = shlex.quote(f"{hook_directory(self._home, agent)}/run")

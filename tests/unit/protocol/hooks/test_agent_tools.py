@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from callgate.protocol.hooks.agent_tools import Edit, generic, translate
+from callgate.protocol.hooks.agent_tools import Edit, translate
 from callgate.protocol.hooks.events import BadHookEvent, HookEvent, HookPhase
+from callgate.protocol.hooks.tool_tables import TABLES
 
 
 def event(tool: str, **input: Any) -> HookEvent:
@@ -117,9 +119,89 @@ def test_two_names_of_one_argument_that_differ_are_refused(bad: HookEvent) -> No
         translate(bad, {}, "claude")
 
 
-def test_two_names_that_agree_are_one() -> None:
-    found = translate(event("Read", file_path="a", path="a"), {}, "kimi")
-    assert found.arguments == {"path": "/w/a"}
+@pytest.mark.parametrize(
+    ("agent", "bad"),
+    [
+        ("kimi", event("Read", file_path="a", path="a")),
+        ("cursor", event("Read", file_path="a", path="a")),
+        ("cursor", event("Shell", command="ls", working_directory="/w", cwd="/w")),
+        ("gemini", event("replace", file_path="a", old_string="1", new_string="2",
+                         edits=[{"old_string": "5", "new_string": "6"}])),
+        ("claude", event("MultiEdit", file_path="a", old_string="1", new_string="2",
+                         edits=[{"old_string": "5", "new_string": "6"}])),
+        ("claude", event("MultiEdit", file_path="a",
+                         edits=[{"old_string": "5", "new_string": "6", "old": "7"}])),
+        ("claude", event("Edit", file_path="a", old_string="1", new_string="2", replace_all="no")),
+        ("gemini", event("write_file", file_path="a", content="1", ai_proposed_content="2")),
+        ("gemini", event("read_file", file_path="a", symlink=True)),
+        ("claude", event("Bash", command="ls", shell="/bin/evil")),
+        ("claude", event("NotebookEdit", notebook_path="a.ipynb", new_source="x", also="/etc/x")),
+        ("unnamed", event("Bash", command="ls", environment={})),
+    ],
+    ids=lambda each: each if isinstance(each, str) else f"{each.tool} {sorted(each.input)}",
+)  # fmt: skip
+def test_two_forms_of_one_argument_and_unknown_arguments_are_refused(agent: str, bad: HookEvent) -> None:
+    for each in TABLES if agent == "unnamed" else [agent]:
+        with pytest.raises(BadHookEvent):
+            translate(bad, {}, each)
+
+
+def test_an_unknown_argument_of_a_tool_without_effects_makes_it_one_that_asks() -> None:
+    assert translate(event("TodoWrite", todos=[]), {}, "claude").tool == "agent_none"
+    assert translate(event("TodoWrite", todos=[], run="ls"), {}, "claude").tool == "agent_execute"
+    assert translate(event("Agent", prompt="p"), {}, "claude").tool == "agent_none"
+    isolated = translate(event("Agent", prompt="p", isolation="worktree"), {}, "claude")
+    assert isolated.tool == "agent_execute"
+
+
+def test_the_directory_of_a_command_is_read_under_each_name_that_an_agent_has_for_it() -> None:
+    named = {"cursor": "working_directory", "gemini": "dir_path", "qwen": "directory", "kimi": "cwd"}
+    tools = {"cursor": "Shell", "kimi": "Bash"}
+    for agent, key in named.items():
+        call = event(tools.get(agent, "run_shell_command"), command="ls", **{key: "/w/sub"})
+        found = translate(call, {}, agent)
+        assert found.arguments == {"command": "ls", "cwd": "/w/sub"}, agent
+
+
+def test_text_that_kimi_appends_is_not_shown_as_the_whole_file() -> None:
+    found = translate(event("Write", path="a", content="x", mode="append"), {}, "kimi")
+    assert (found.tool, found.arguments["paths"]) == ("agent_write", ["/w/a"])
+    assert found.arguments["input"]["mode"] == "append"
+
+
+@pytest.mark.parametrize("agent", TABLES)
+def test_the_agents_own_check_of_its_bookkeeping_and_skills_stays_in_force(agent: str) -> None:
+    for name, row in TABLES[agent].items():
+        if row.kind in ("none", "skill"):
+            call = translate(event(name), {}, agent)
+            assert call.undecided, name
+            assert call.tool == ("agent_execute" if row.kind == "skill" else "agent_none"), name
+
+
+def test_a_skill_is_left_to_claude_code_where_it_asks_itself_and_needs_approval_elsewhere() -> None:
+    def found(agent: str, mode: str | None, tool: str = "Skill") -> tuple[str, bool]:
+        given = msgspec.structs.replace(event(tool, skill="x"), permission_mode=mode)
+        call = translate(given, {}, agent)
+        return call.tool, call.undecided
+
+    for mode in ("default", "plan", "acceptEdits", "dontAsk"):
+        assert found("claude", mode) == ("agent_none", True)
+    for mode in ("bypassPermissions", "auto", "invented", None):
+        assert found("claude", mode) == ("agent_execute", True)
+    assert found("qwen", "default", "skill") == ("agent_execute", True)
+    assert found("cursor", "default") == ("agent_execute", False)
+
+
+def test_every_path_like_argument_of_a_declared_tool_is_confined() -> None:
+    given = event(
+        "Known", options={"files": ["a", {"deep": "/etc/passwd"}]}, other="../x", content="/etc",
+        anything="/root/.ssh/id_rsa", count=3,
+    )  # fmt: skip
+    found = translate(given, {"Known": "read"}, "claude")
+    assert sorted(found.arguments["paths"]) == ["/etc/passwd", "/root/.ssh/id_rsa", "/w/../x", "/w/a"]
+    for bad in ("~/x", "file:///etc/passwd", "FILE:/x"):
+        with pytest.raises(BadHookEvent):
+            translate(event("Known", some={"where": [bad]}), {"Known": "read"}, "claude")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +211,6 @@ def test_two_names_that_agree_are_one() -> None:
 def test_a_name_that_ends_like_ours_is_not_ours(tool: str) -> None:
     found = translate(event(tool, path="/w/a", command="ls"), {}, "gemini")
     assert found.tool in ("agent_execute", tool)
-    assert generic(event(tool), {}, "gemini").tool == "agent_execute"
 
 
 def test_a_patch_names_its_files_with_blanks_around_the_markers_too() -> None:

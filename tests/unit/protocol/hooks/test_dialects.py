@@ -72,6 +72,15 @@ def test_what_cannot_be_read_is_refused_with_a_sentence(data: bytes) -> None:
     assert str(refused.value).endswith(".")
 
 
+def test_no_decision_skips_no_check_of_the_agent() -> None:
+    """An `allow` of Claude Code and Qwen Code skips their own question."""
+    answers = {agent: dialects.write(agent, Verdict(allowed=True, undecided=True)) for agent in AGENTS}
+    assert answers == {
+        "claude": b"{}", "codex": b"", "cursor": b'{"permission": "allow"}', "gemini": b"{}",
+        "kimi": b"", "opencode": b'{"decision": "allow"}', "qwen": b"{}", "vibe": b"",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("agent", AGENTS)
 def test_a_refusal_is_in_the_words_that_block_and_never_asks(agent: str) -> None:
     answer = json.loads(dialects.write(agent, Verdict(allowed=False, reason="not \n this")))

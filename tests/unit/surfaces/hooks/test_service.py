@@ -18,7 +18,7 @@ from callgate.instance.agent_hooks import AgentHooks
 from callgate.instance.directories import ServedDirectories
 from callgate.policy.rules import Outcome
 from callgate.surfaces.draining import Draining
-from callgate.surfaces.hooks.service import UNAPPROVED, HookService
+from callgate.surfaces.hooks.service import LEFT_TO_AGENT, UNAPPROVED, HookService
 from callgate.wiring.runtime import Wired
 
 RULES = """
@@ -162,6 +162,41 @@ async def test_mode_read_refuses_what_the_agent_runs_itself(agent: Agent) -> Non
     assert (await agent.before("Bash", command="touch ok"))["permissionDecision"] == "deny"
     reading = await agent.before("Read", id="2", file_path=str(agent.workspace / "a"))
     assert reading["permissionDecision"] == "allow"
+
+
+@pytest.mark.parametrize("mode", [Mode.READ, Mode.ASK, Mode.WRITE])
+async def test_a_skill_is_left_to_the_agents_own_question_and_never_allowed(agent: Agent, mode: Mode) -> None:
+    agent.hooks._directories.mode = mode
+    event = json.loads(agent.event("Skill", skill="x"))
+
+    async def answer(permission_mode: str, id: str) -> bytes:
+        given = {**event, "permission_mode": permission_mode, "tool_use_id": id}
+        return await agent.service.submit("claude", json.dumps(given).encode())
+
+    assert await answer("default", "1") == b"{}"
+    await agent.after("Skill", skill="x")
+    (record,) = await agent.records(1)
+    assert (record["tool"], record["result"]) == ("agent_none", LEFT_TO_AGENT)
+    assert not agent.wired.runtime.in_flight()
+    if mode is Mode.READ:
+        assert b'"deny"' in await answer("bypassPermissions", "2")
+    elif mode is Mode.ASK:
+        asking = asyncio.create_task(answer("bypassPermissions", "2"))
+        question = await agent.answered(Outcome.ALLOW)
+        assert question.arguments["input"] == {"skill": "x"}
+        assert await asking == b"{}"
+    else:
+        assert await answer("bypassPermissions", "2") == b"{}"
+
+
+async def test_an_argument_that_is_not_known_refuses_the_call_and_is_recorded(agent: Agent) -> None:
+    agent.hooks._directories.mode = Mode.WRITE
+    answer = await agent.before("Bash", command="touch ok", environment={"PATH": "/evil"})
+    assert answer["permissionDecision"] == "deny"
+    assert "'environment'" in answer["permissionDecisionReason"]
+    (record,) = await agent.records(1)
+    assert (record["tool"], record["error_class"]) == ("agent_execute", "validation_error")
+    assert "/evil" in record["args"]
 
 
 async def test_an_answer_for_sandboxed_commands_does_not_cover_the_agents_own(agent: Agent) -> None:
