@@ -1,4 +1,4 @@
-"""What a hook of another agent costs: one decision over HTTP and as a command, and our sandbox.
+"""What a hook of another agent costs: one decision of its command, and our sandbox.
 
     python -m benchmarks.hooks [--rounds N] [--hol-guard PATH] [--srt PATH]
 
@@ -10,7 +10,6 @@ programs are named: the command that `hol-guard install claude-code` writes, and
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import os
 import shlex
@@ -24,10 +23,9 @@ from statistics import median
 from typing import Any
 
 from callgate.cli.hooks import scripts
-from callgate.surfaces.socket.instances import running
 
 _RULE = '[[policy.rules]]\ndecision = "allow"\ntool = "shell"\ncommand = "echo *"\n'
-_GOALS = {"hook over http": "15 ms", "hook command": "2.5 x", "callgate sandbox -- true": "60 ms"}
+_GOALS = {"hook command": "2.5 x", "callgate sandbox -- true": "60 ms"}
 
 
 def event(workspace: str, number: int) -> bytes:
@@ -39,8 +37,8 @@ def event(workspace: str, number: int) -> bytes:
 
 
 @contextmanager
-def instance(directory: str) -> Iterator[tuple[dict[str, str], str, str]]:
-    """The environment, the workspace and the address of an instance."""
+def instance(directory: str) -> Iterator[tuple[dict[str, str], str]]:
+    """The environment and the workspace of an instance."""
     home, workspace = os.path.join(directory, "gate"), os.path.join(directory, "work")
     os.makedirs(home, mode=0o700)
     os.makedirs(workspace)
@@ -49,12 +47,10 @@ def instance(directory: str) -> Iterator[tuple[dict[str, str], str, str]]:
     scripts.write_scripts(home, "claude", 65.0)
     env = {**os.environ, "CALLGATE_HOME": home, "HOME": directory}
     callgate = [sys.executable, "-m", "callgate"]
-    serve = [*callgate, "serve", "--detach", "--workspace", workspace, "--http", "127.0.0.1:0"]
+    serve = [*callgate, "serve", "--detach", "--workspace", workspace, "--no-http"]
     subprocess.run(serve, env=env, check=True, capture_output=True)
     try:
-        (record,) = running(home)
-        assert record.http is not None
-        yield env, workspace, record.http
+        yield env, workspace
     finally:
         subprocess.run([*callgate, "stop", "--now"], env=env, check=False, capture_output=True)
 
@@ -64,39 +60,28 @@ def measure(rounds: int, peers: Mapping[str, str]) -> dict[str, list[float]]:
         tempfile.TemporaryDirectory(
             prefix="callgate-benchmark-", dir=os.path.expanduser("~")
         ) as at,
-        instance(at) as (env, workspace, url),
+        instance(at) as (env, workspace),
     ):
         home = env["CALLGATE_HOME"]
-        with open(os.path.join(home, "hooks/claude/token"), encoding="ascii") as file:
-            token = file.read().strip()
         hook = os.path.join(home, "hooks/claude/hook")
         callgate = os.path.join(os.path.dirname(sys.executable), "callgate")
-        address = url.removeprefix("http://")
 
         def run(*argv: str, data: bytes = b"") -> bytes:
             return subprocess.run(
                 argv, env=env, cwd=workspace, input=data, capture_output=True, check=True
             ).stdout
 
-        def over_http(number: int) -> None:
-            connection = http.client.HTTPConnection(address)
-            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-            connection.request("POST", "/v1/hooks/claude", event(workspace, number), headers)
-            _ensure_allowed(connection.getresponse().read())
-            connection.close()
-
         def by_command(number: int) -> None:
-            _ensure_allowed(run(hook, "pre", data=event(workspace, number + rounds * 2)))
+            _ensure_allowed(run(hook, "pre", data=event(workspace, number + rounds)))
 
         cases: dict[str, Callable[[int], Any]] = {
             "python -c pass": lambda _: run(sys.executable, "-c", "pass"),
-            "hook over http": over_http,
             "hook command": by_command,
             "callgate sandbox -- true": lambda _: run(callgate, "sandbox", "--", "true"),
         }
         for name, command in peers.items():
             cases[name] = lambda number, command=command: run(
-                "sh", "-c", command, data=event(workspace, number + rounds * 4)
+                "sh", "-c", command, data=event(workspace, number + rounds * 3)
             )
         for case in cases.values():  # load what is loaded once
             case(-1)

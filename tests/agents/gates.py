@@ -10,6 +10,7 @@ import functools
 import itertools
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -66,20 +67,17 @@ class Outcome(NamedTuple):
 
 
 class Gate:
-    """`form`: of the hook of Claude Code."""
-
     def __init__(
         self,
         path: Path,
         agent: str,
-        form: str = "command",
         shell: str = "agent",
         *,
         mode: str = "ask",
         asks_itself: bool = False,
     ) -> None:
         """`mode` is callgate's. `asks_itself`: the agent keeps its own questions."""
-        self.agent, self.form = agent, form
+        self.agent = agent
         self.mode, self.asks_itself = mode, asks_itself
         self.home, self.workspace = path / "gate", path / "work"
         self.agent_home = path / "person"
@@ -104,7 +102,11 @@ class Gate:
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         assert self.pid is not None
+        process = os.pidfd_open(self.pid)
         os.kill(self.pid, number)
+        if number == signal.SIGKILL:
+            assert select.select([process], [], [], 20)[0], "the instance did not end"
+        os.close(process)
 
     def close(self) -> None:
         if self.pid is None:
@@ -168,12 +170,7 @@ class Gate:
     def settings(self) -> str:
         """The agent's settings with its hooks, installed once."""
         scripts.write_scripts(str(self.home), self.agent, WAIT_S)
-        http = None
-        if self.form == "http":
-            token = (self.home / "hooks" / self.agent / "token").read_text().strip()
-            url = f"http://127.0.0.1:{self.port}/v1/hooks/{self.agent}"
-            http = editing.HttpForm(url, token)
-        return editing.with_hook(self.agent, str(self.home), "", WAIT_S, http)
+        return editing.with_hook(self.agent, str(self.home), "", WAIT_S)
 
     def run(self, *commands: str, steps: Sequence[Step] = (), sandboxed: bool = False) -> Outcome:
         """Have the agent's model ask for commands, or for other calls. `sandboxed`: all of the
@@ -270,10 +267,6 @@ def _free_port() -> int:
 def impostor(gate: Gate, answers: Sequence[bytes]) -> Iterator[None]:
     """In the instance's place: whoever answers garbage, one after the other."""
     following = itertools.cycle(answers)
-    if gate.form == "http":
-        with _http_impostor(gate.port, following):
-            yield
-        return
     directory = gate.home / "hooks/sockets"
     directory.mkdir(parents=True, exist_ok=True)
     listening = socket.socket(socket.AF_UNIX)
@@ -302,29 +295,42 @@ def impostor(gate: Gate, answers: Sequence[bytes]) -> Iterator[None]:
         (directory / f"{os.getpid()}.sock").unlink()
 
 
+def _bound(port: int, handler: type[BaseHTTPRequestHandler]) -> HTTPServer:
+    """A server at a port that children of the killed instance may still share for a moment."""
+    for _ in range(200):
+        with contextlib.suppress(OSError):
+            return HTTPServer(("127.0.0.1", port), handler)
+        time.sleep(0.05)
+    raise AssertionError(f"port {port} stays in use")
+
+
 @contextlib.contextmanager
-def _http_impostor(port: int, answers: Iterator[bytes]) -> Iterator[None]:
+def port_impostor(port: int, answer: bytes) -> Iterator[list[str]]:
+    """At the HTTP port of an instance that ended: a process that gives one answer to everything.
+    Yields the requests that it received."""
+    received: list[str] = []
+
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
         def do_POST(self) -> None:
+            received.append(f"{self.requestline}\n{self.headers}")
             self.rfile.read(int(self.headers["content-length"]))
-            answer = next(answers)
             self.send_response(200)
             self.send_header("content-length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)
 
-    server = HTTPServer(("127.0.0.1", port), Handler)
+    server = _bound(port, Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
-        yield
+        yield received
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
 
 
-__all__ = ["PROGRAMS", "Gate", "impostor"]
+__all__ = ["PROGRAMS", "Gate", "impostor", "port_impostor"]

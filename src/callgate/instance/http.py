@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from callgate.audit.forward import end_of
@@ -12,7 +12,6 @@ from callgate.instance.directories import ServedDirectories
 from callgate.instance.errors import CannotServe
 from callgate.instance.listeners import listen_http
 from callgate.surfaces.draining import Draining
-from callgate.surfaces.hooks.service import HookService
 from callgate.surfaces.http.access import Access, private_name, token_path
 from callgate.surfaces.http.addresses import (
     Address,
@@ -38,7 +37,6 @@ def open_http(
     ceiling: Mode | None,
     unfinished: Unfinished,
     draining: Draining,
-    hooks: Callable[[], HookService],
 ) -> tuple[LazyHttpServer, Access]:
     """A server that listens, and who may come in. Raises `CannotServe`."""
     listening, bound = listen_http(addresses)
@@ -88,7 +86,6 @@ def open_http(
         workers=lambda: wired.workers,
         chain=lambda: wired.chain,
         counted_from=end_of(home.audit),
-        hooks=hooks,
     )
     return LazyHttpServer(listening, dependencies), access
 

@@ -276,7 +276,6 @@ class Instance:
             self._ceiling,
             unfinished,
             self._draining,
-            lambda: self._hooks.service,
         )
 
     def _process_chores(self) -> list[Callable[[], object]]:

@@ -26,6 +26,7 @@ from callgate.cli.doctor.sandboxes import limits_here, path_rules_here, profiles
 from callgate.cli.doctor.stores import store_finding
 from callgate.cli.embedded import open_runtime
 from callgate.cli.errors import CliError
+from callgate.cli.hooks.checks import warnings as hook_warnings
 from callgate.cli.platforms import missing_on
 from callgate.cli.remote.instance_states import state_of
 from callgate.cli.ui.terminal import is_terminal, wants_colour
@@ -341,6 +342,14 @@ def check_instance(patient: Patient) -> Finding:
     return _good(text)
 
 
+def check_hooks(patient: Patient) -> Finding:
+    """Whether settings files show that an installed hook of an agent does not protect."""
+    found = hook_warnings(patient.home.path, [patient.workspace])
+    if found:
+        return Finding(Level.FAILED, "; ".join(found), "callgate hook status says more")
+    return _good("settings files show nothing that keeps an installed hook from protecting")
+
+
 def check_shared(patient: Patient) -> Finding:
     """Whether rules, trust and pins are as the store has them that several homes share."""
     try:
@@ -380,4 +389,5 @@ CHECKS: dict[str, Check] = {
     "limits": check_limits,
     "terminal": check_terminal,
     "instance": check_instance,
+    "hooks": check_hooks,
 }

@@ -119,9 +119,7 @@ _AGENT = "claude|codex|gemini|cursor|opencode|qwen|vibe|kimi"
 
 
 def _hook_install(parser: Parser) -> None:
-    parser.add_argument(
-        "--form", choices=("http", "command"), help="of Claude Code's hook; default http"
-    )
+    parser.add_argument("--form", choices=("http", "command"), help="command is the only form left")
     add(parser, _PROJECT, WORKSPACE, _DRY_RUN, JSON)
 
 

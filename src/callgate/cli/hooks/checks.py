@@ -6,16 +6,15 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from callgate.cli.hooks import editing, hook_client, installations, scripts
+from callgate.cli.hooks import editing, hook_client, scripts
 from callgate.cli.hooks.codex_hooks import trust_status
 from callgate.config.agents.jsonc_edits import NotJson, parse, value_of
 from callgate.config.agents.settings_files import AGENTS, DIRECTORY, settings_files, user_file
-from callgate.core.text.wildcards import compile_tokens, parse_wildcards
 
 _VERSION_S = 20
 
@@ -78,20 +77,42 @@ class HookStatus(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(lines)
 
 
+def installed_files(home: str, agent: str, workspace: str) -> dict[str, list[dict[str, Any]]]:
+    """The settings files that contain our hook, each with its entries."""
+    found = {
+        path: editing.entries(agent, editing.read(path) or "", home)
+        for path in _candidates(agent, workspace)
+    }
+    return {path: entries for path, entries in found.items() if entries}
+
+
+def _candidates(agent: str, workspace: str) -> list[str]:
+    project = AGENTS[agent].project
+    return [user_file(agent), *([] if project is None else [os.path.join(workspace, project)])]
+
+
+def warnings(home: str, workspaces: Sequence[str]) -> list[str]:
+    """Reasons why installed hooks do not protect, as far as settings files show them. Starts no
+    program and sends nothing."""
+    found: dict[str, None] = {}
+    for agent in AGENTS:
+        for workspace in workspaces:
+            for path, entries in installed_files(home, agent, workspace).items():
+                for hook in map(_hook, entries):
+                    if "url" in hook:
+                        found[f"{path}: {http_problem(agent, str(hook['url']))}"] = None
+    return list(found)
+
+
 def look(home: str, agent: str, workspace: str, wait_s: float) -> HookStatus:
     """What there is of an agent's hook now. `wait_s`: how long the settings let it wait."""
-    candidates = [user_file(agent)]
-    if (project := AGENTS[agent].project) is not None:
-        candidates.append(os.path.join(workspace, project))
-    texts = {path: editing.read(path) or "" for path in candidates}
-    holding = [path for path, text in texts.items() if editing.entries(agent, text, home)]
+    holding = installed_files(home, agent, workspace)
     program = shutil.which(AGENTS[agent].program)
     problems: list[str] = []
     trusted: bool | None = None
     if holding:
         problems += _problems(agent, home, workspace)
-        for path in holding:
-            found = editing.entries(agent, texts[path], home)
+        for path, found in holding.items():
             problems += _entry_problems(agent, home, path, found, wait_s)
     if holding and agent == "codex":
         trusted = _codex_trust(program, home, workspace, problems)
@@ -99,7 +120,7 @@ def look(home: str, agent: str, workspace: str, wait_s: float) -> HookStatus:
         agent=agent,
         program=program,
         version=_version(program),
-        file=holding[0] if holding else candidates[0],
+        file=next(iter(holding), user_file(agent)),
         installed=bool(holding),
         answered=bool(holding) and _is_answered(home, agent),
         problems=tuple(problems),
@@ -122,23 +143,33 @@ def _entry_problems(
 ) -> list[str]:
     """One entry must be as we write it: whatever differs may be what lets calls run."""
     problems: list[str] = []
-    known = {each.path: each.url for each in installations.remembered(home, agent)}
+    expected = editing.expected(agent, home, wait_s)
     for entry in found:
         hook = _hook(entry)
-        http = None
         if "url" in hook:
-            url = known.get(path) or str(hook["url"])
-            http = editing.HttpForm(url, editing.read_token(home, agent))
-        expected = editing.expected(agent, home, wait_s, http)
-        if entry != expected:
+            problems.append(f"{path}: {http_problem(agent, str(hook['url']))}")
+        elif entry != expected:
             names = sorted(_differing(entry, expected) | _differing(hook, _hook(expected)))
             problems.append(
                 f"{path}: the hook is not as callgate writes it ({', '.join(names)}):"
                 f" callgate hook install {agent}"
             )
-        elif http is not None:
-            problems += _http_problems(hook)
     return problems
+
+
+def http_problem(agent: str, url: str) -> str:
+    """Why an HTTP hook does not protect. Nothing is sent to its address: any user of the machine
+    may listen there."""
+    return (
+        f"the hook posts its token to {url} and obeys any process that listens there:"
+        f" replace it with callgate hook install {agent}"
+    )
+
+
+def posted_urls(home: str, agent: str, text: str) -> list[str]:
+    """Addresses of the HTTP hooks that older versions installed into an agent's settings."""
+    hooks = map(_hook, editing.entries(agent, text, home))
+    return [str(hook["url"]) for hook in hooks if "url" in hook]
 
 
 def _differing(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
@@ -149,21 +180,6 @@ def _differing(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
 def _hook(entry: dict[str, Any]) -> dict[str, Any]:
     listed = entry.get("hooks")
     return listed[0] if isinstance(listed, list) and listed else entry
-
-
-def _http_problems(hook: dict[str, Any]) -> list[str]:
-    """Whether the address of an HTTP hook answers as ours does."""
-    from urllib import error, request  # lazy: only for this form  # noqa: PLC0415
-
-    headers = {"Content-Type": "application/json", **hook.get("headers", {})}
-    asked = request.Request(hook["url"], data=b"{}", headers=headers, method="POST")  # noqa: S310
-    try:
-        with request.urlopen(asked, timeout=5) as answer:  # noqa: S310
-            if b"permissionDecision" in answer.read(100_000):
-                return []
-    except (error.URLError, OSError, ValueError) as problem:
-        return [f"{hook['url']} does not answer ({problem}): every call is blocked"]
-    return [f"{hook['url']} answers, but not as callgate does"]
 
 
 def _what_turns_hooks_off(path: str, home: str, agent: str) -> list[str]:
@@ -188,18 +204,7 @@ def _what_turns_hooks_off(path: str, home: str, agent: str) -> list[str]:
     ):
         if isinstance(disabled, list) and any(each in disabled for each in ours):
             problems.append("turns callgate's hook off by its name")
-    allowed = settings.get("allowedHttpHookUrls")
-    urls = [each.url for each in installations.remembered(home, agent) if each.url is not None]
-    if isinstance(allowed, list) and not all(_is_allowed(url, allowed) for url in urls):
-        problems.append("has allowedHttpHookUrls without the address of callgate's hook")
     return problems
-
-
-def _is_allowed(url: str, patterns: list[Any]) -> bool:
-    """`*` stands for anything in them."""
-    return any(
-        isinstance(each, str) and compile_tokens(parse_wildcards(each))(url) for each in patterns
-    )
 
 
 def _codex_trust(

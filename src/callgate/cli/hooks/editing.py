@@ -8,6 +8,7 @@ A file is replaced in one step, with the mode that it had; a link is followed.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import math
 import os
@@ -15,8 +16,7 @@ import stat
 import tomllib
 from collections.abc import Mapping
 from typing import Any
-
-import msgspec
+from urllib.parse import urlsplit
 
 from callgate.cli.errors import CliError
 from callgate.cli.hooks import scripts, toml_blocks
@@ -29,7 +29,7 @@ from callgate.config.agents.jsonc_edits import (
     with_item,
     without_items,
 )
-from callgate.config.agents.settings_files import hook_directory, token_file
+from callgate.config.agents.settings_files import hook_directory
 
 _EVENTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "claude": (("PreToolUse", "pre"), ("PostToolUse", "post"), ("PostToolUseFailure", "post")),
@@ -38,11 +38,6 @@ _EVENTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "qwen": (("PreToolUse", "pre"), ("PostToolUse", "post"), ("PostToolUseFailure", "post")),
     "cursor": (("preToolUse", "pre"), ("postToolUse", "post"), ("postToolUseFailure", "post")),
 }
-
-
-class HttpForm(msgspec.Struct, frozen=True):
-    url: str
-    token: str
 
 
 def read(path: str) -> str | None:
@@ -56,7 +51,7 @@ def read(path: str) -> str | None:
         raise CliError(f"{path} is not UTF-8 text: nothing was changed") from None
 
 
-def with_hook(agent: str, home: str, text: str, wait_s: float, http: HttpForm | None = None) -> str:
+def with_hook(agent: str, home: str, text: str, wait_s: float) -> str:
     """An agent's settings with our hook in them, once. Raises `CliError`."""
     if agent == "opencode":
         if text.strip() and not entries(agent, text, home):
@@ -68,7 +63,7 @@ def with_hook(agent: str, home: str, text: str, wait_s: float, http: HttpForm | 
         return toml_blocks.with_block(agent, text, tables)
     try:
         for event, phase in _EVENTS[agent]:
-            text = with_item(text, ("hooks", event), _entry(agent, home, phase, wait_s, http))
+            text = with_item(text, ("hooks", event), _entry(agent, home, phase, wait_s))
         if agent == "cursor" and "version" not in value_of(text, parse(text)):
             text = with_first_member(text, "version", 1)
         parse(text)  # what the agent cannot read would turn its hooks off, all of them
@@ -77,27 +72,22 @@ def with_hook(agent: str, home: str, text: str, wait_s: float, http: HttpForm | 
     return text
 
 
-def expected(agent: str, home: str, wait_s: float, http: HttpForm | None = None) -> dict[str, Any]:
+def expected(agent: str, home: str, wait_s: float) -> dict[str, Any]:
     """Our hook before a call, as `entries` has it right after an installation."""
     if agent == "opencode":
         return {"plugin": scripts.plugin(home, wait_s)}
     if agent in ("vibe", "kimi"):
         found: dict[str, Any] = tomllib.loads(_toml_tables(agent, home, wait_s))["hooks"][0]
         return found
-    return _entry(agent, home, "pre", wait_s, http)
+    return _entry(agent, home, "pre", wait_s)
 
 
-def _entry(
-    agent: str, home: str, phase: str, wait_s: float, http: HttpForm | None
-) -> dict[str, Any]:
+def _entry(agent: str, home: str, phase: str, wait_s: float) -> dict[str, Any]:
     command, seconds = scripts.command(home, agent, phase), math.ceil(wait_s) + scripts.AGENT_S
     if agent == "cursor":
         closed = {"failClosed": True} if phase == "pre" else {}
         return {"command": command, "timeout": seconds, **closed}
     hook: dict[str, Any] = {"type": "command", "command": command, "timeout": seconds}
-    if http is not None:
-        headers = {"Authorization": f"Bearer {http.token}"}
-        hook = {"type": "http", "url": http.url, "headers": headers, "timeout": seconds}
     if agent == "claude" and phase == "pre":
         hook["onFailure"] = "block"
     if agent in ("gemini", "qwen"):
@@ -147,6 +137,13 @@ def without_hook(agent: str, home: str, text: str) -> str:
     return text
 
 
+def original(agent: str, home: str, text: str | None) -> str | None:
+    """An agent's settings as they are without our hook; None: there is no file without it."""
+    if text is None or not entries(agent, text, home):
+        return text
+    return without_hook(agent, home, text) or None
+
+
 def _hooks_of(entry: Any) -> list[Any]:
     """What an entry runs: the hooks of a matcher, or itself."""
     listed = entry.get("hooks", [entry]) if isinstance(entry, dict) else []
@@ -154,27 +151,26 @@ def _hooks_of(entry: Any) -> list[Any]:
 
 
 def _is_ours(hook: Any, home: str, agent: str) -> bool:
-    """Whether it runs our script, perhaps not as we wrote it, or goes where we have written."""
+    """Whether it runs our script, perhaps not as we wrote it, or posts to an instance, as older
+    versions installed it for Claude Code."""
     if not isinstance(hook, dict):
         return False
     if f"{hook_directory(home, agent)}/hook" in str(hook.get("command", "")):
         return True
     if not isinstance(url := hook.get("url"), str):
         return False
-    headers = hook.get("headers")
-    given = headers.get("Authorization") if isinstance(headers, dict) else None
-    written = {each.url for each in remembered(home, agent)}
-    token = read_token(home, agent)
-    return url in written or (bool(token) and given == f"Bearer {token}")
+    return url in {each.url for each in remembered(home, agent)} or is_instance_url(url, agent)
 
 
-def read_token(home: str, agent: str) -> str:
-    """Empty if there is none: only a dry run has none yet."""
+def is_instance_url(url: str, agent: str) -> bool:
+    """Whether a URL is the address at which instances of older versions took events of hooks."""
     try:
-        with open(token_file(home, agent), encoding="ascii") as file:
-            return file.read().strip()
-    except FileNotFoundError:
-        return ""
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        is_local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+    return is_local and parts.path == f"/v1/hooks/{agent}"
 
 
 def entries(agent: str, text: str, home: str) -> list[dict[str, Any]]:

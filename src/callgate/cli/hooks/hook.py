@@ -20,30 +20,29 @@ from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user
 from callgate.core.errors import ToolErrorClass
 from callgate.protocol.hooks import dialects
-from callgate.surfaces.http.addresses import USUAL_HOST, USUAL_PORT
 from callgate.surfaces.socket.instances import live
 
 
 def install(options: Namespace) -> int:
     agent, home, path = _agent(options), Home.from_environment().path, _file(options)
     refuse_within_a_call("callgate hook install")
-    form = _form(agent, options.form, project=options.project)
+    _refuse_http(options.form)
     wait_s = _wait_s()
     before = editing.read(path)
+    had_http = bool(checks.posted_urls(home, agent, before or ""))
     try:
-        if not options.dry_run:
-            scripts.write_scripts(home, agent, wait_s)
-        http = _http(home, agent) if form == "http" else None
         edit = installations.Edit(
-            path, before, editing.with_hook(agent, home, before or "", wait_s, http)
+            path, before, editing.with_hook(agent, home, before or "", wait_s)
         )
         changed = edit.after != before
+        if not options.dry_run:
+            scripts.write_scripts(home, agent, wait_s, new_token=had_http)
         if changed and not options.dry_run:
             editing.apply(edit)
-            installations.remember(home, agent, edit, form, None if http is None else http.url)
+            installations.remember(home, agent, edit, editing.original(agent, home, before))
     except OSError as error:
         raise _unwritable(path, error) from error
-    report: dict[str, Any] = {"agent": agent, "file": path, "form": form, "changed": changed}
+    report: dict[str, Any] = {"agent": agent, "file": path, "form": "command", "changed": changed}
     _show(report, edit, options)
     if not options.json and not options.dry_run:
         _advise(agent, home)
@@ -135,12 +134,13 @@ def _file(options: Namespace) -> str:
     return os.path.join(os.path.abspath(options.workspace), project)
 
 
-def _form(agent: str, form: str | None, *, project: bool) -> str:
-    if form == "http" and project:
-        raise CliError("a project's settings are for others, too, and an HTTP hook has a token")
-    if form == "http" and agent != "claude":
-        raise CliError(f"{AGENTS[agent].label} has no HTTP hooks that block: use --form command")
-    return form or ("http" if agent == "claude" and not project else "command")
+def _refuse_http(form: str | None) -> None:
+    if form == "http":
+        raise CliError(
+            "HTTP hooks are no longer installed: an agent cannot verify which process listens on"
+            " the port",
+            hint="Leave --form out: the command form talks to a private socket.",
+        )
 
 
 def _wait_s() -> float:
@@ -149,12 +149,6 @@ def _wait_s() -> float:
         return load_user(Home.from_environment())[0].hooks.wait_s
     except SettingsError as error:
         raise CliError(str(error), reason="settings_invalid") from error
-
-
-def _http(home: str, agent: str) -> editing.HttpForm:
-    urls = [each.http for each in live(home) if each.http is not None]
-    url = urls[0] if urls else f"http://{USUAL_HOST}:{USUAL_PORT}"
-    return editing.HttpForm(f"{url.rstrip('/')}/v1/hooks/{agent}", editing.read_token(home, agent))
 
 
 def _show(report: dict[str, Any], edit: installations.Edit, options: Namespace) -> None:

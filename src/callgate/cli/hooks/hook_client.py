@@ -10,6 +10,7 @@ around it does the same where this cannot. DIRECTORY is `hooks` in the home of c
 
 from __future__ import annotations
 
+import _socket  # the part of `socket` that is needed, in a tenth of its time
 import os
 import sys
 
@@ -18,6 +19,7 @@ _RUN_S = 86_400.0
 _CONNECT_S = 5
 _MAX_EVENT = 32 * 1024 * 1024
 _MOST_ANSWER = 16 * 1024 * 1024
+_NO_INSTANCE = "No callgate instance runs: start one with callgate serve --detach."
 
 
 class NoAnswer(Exception):
@@ -87,22 +89,8 @@ def _header(agent: str, directory: str, more: str) -> bytes:
 def _converse(directory: str, request: bytes, limit_s: float) -> tuple[bytes, list[bytes], bytes]:
     """Send a request to the newest instance that answers: the words of its first line, and what
     follows."""
-    import _socket  # lazy: the part of `socket` that is needed, in a tenth of its time  # noqa: PLC0415
-
-    sockets = os.path.join(directory, "sockets")
+    connection = _connect(os.path.join(directory, "sockets"))
     try:
-        names = [name for name in os.listdir(sockets) if name.endswith(".sock")]
-    except FileNotFoundError:
-        names = []
-    names.sort(key=lambda name: -os.stat(os.path.join(sockets, name)).st_mtime)
-    fd = os.open(sockets, os.O_RDONLY | os.O_DIRECTORY) if names else -1
-    for name in names[:8]:
-        connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-        connection.settimeout(_CONNECT_S)
-        try:
-            connection.connect(f"/proc/self/fd/{fd}/{name}")
-        except OSError:
-            continue
         connection.settimeout(limit_s)
         sent = 0
         while sent < len(request):
@@ -112,12 +100,59 @@ def _converse(directory: str, request: bytes, limit_s: float) -> tuple[bytes, li
             answer += piece
             if len(answer) > _MOST_ANSWER:
                 raise NoAnswer("The callgate instance answered too much.")
-        line, _, rest = answer.partition(b"\n")
-        words = line.split(b" ")
-        if len(words) < 2:
-            raise NoAnswer("The callgate instance did not take the event: is the hook installed?")
-        return words[0], words[1:], rest
-    raise NoAnswer("No callgate instance runs: start one with callgate serve --detach.")
+    finally:
+        connection.close()
+    line, _, rest = answer.partition(b"\n")
+    words = line.split(b" ")
+    if len(words) < 2:
+        raise NoAnswer("The callgate instance did not take the event: is the hook installed?")
+    return words[0], words[1:], rest
+
+
+def _connect(sockets: str) -> _socket.socket:
+    """A connection to the newest instance. The request has a token: the listener must be the
+    owner of the directory, or root."""
+    try:
+        names = [name for name in os.listdir(sockets) if name.endswith(".sock")]
+        names.sort(key=lambda name: -os.stat(os.path.join(sockets, name)).st_mtime)
+        fd = os.open(sockets, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        raise NoAnswer(_NO_INSTANCE) from None
+    try:
+        owner = _owner(fd)
+        for name in names[:8]:
+            connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+            connection.settimeout(_CONNECT_S)
+            try:
+                connection.connect(f"/proc/self/fd/{fd}/{name}")
+                if _peer_user(connection) not in (owner, 0):
+                    raise NoAnswer("Another user listens on the socket of callgate.")
+                return connection
+            except OSError:
+                connection.close()
+            except NoAnswer:
+                connection.close()
+                raise
+    finally:
+        os.close(fd)
+    raise NoAnswer(_NO_INSTANCE)
+
+
+def _owner(directory: int) -> int:
+    """The user whose instances listen in a directory. Nobody else may write there."""
+    status = os.fstat(directory)
+    if status.st_mode & 0o022:
+        raise NoAnswer("Other users can write to the directory of callgate's sockets.")
+    return status.st_uid
+
+
+def _peer_user(connection: _socket.socket) -> int:
+    """The user at the other end of a connection, as the system knows it."""
+    if hasattr(_socket, "SO_PEERCRED"):  # Linux: pid, uid, gid
+        data = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+    else:  # macOS: LOCAL_PEERCRED of SOL_LOCAL: version, uid, ...
+        data = connection.getsockopt(0, 1, 76)
+    return int.from_bytes(data[4:8], sys.byteorder)
 
 
 def _refusal(template: str, reason: str) -> bytes:

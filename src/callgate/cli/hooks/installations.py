@@ -16,9 +16,8 @@ class Installed(msgspec.Struct, frozen=True):
     before: str | None
     """None: there was no file."""
     after_sha256: str
-    form: str
     url: str | None = None
-    """Of the HTTP form."""
+    """Address of an HTTP hook; only versions before the command form wrote one."""
 
 
 class Edit(msgspec.Struct, frozen=True):
@@ -28,15 +27,15 @@ class Edit(msgspec.Struct, frozen=True):
     """None: the file is removed."""
 
 
-def remember(home: str, agent: str, edit: Edit, form: str, url: str | None = None) -> None:
-    """Keep what stood there before the first installation of these."""
+def remember(home: str, agent: str, edit: Edit, original: str | None) -> None:
+    """Store the text to restore: that of before the first installation, else `original`."""
     known = remembered(home, agent)
     kept = [each for each in known if each.path != edit.path]
     first = next((each for each in known if each.path == edit.path), None)
-    before = edit.before
+    before = original
     if first is not None and first.after_sha256 == hash_of(edit.before):
         before = first.before
-    kept.append(Installed(edit.path, before, hash_of(edit.after), form, url))
+    kept.append(Installed(edit.path, before, hash_of(edit.after)))
     _keep(home, agent, kept)
 
 

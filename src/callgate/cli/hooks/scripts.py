@@ -92,12 +92,13 @@ export const Callgate = async ({{ directory }}) => ({{
 """
 
 
-def write_scripts(home: str, agent: str, wait_s: float) -> None:
-    """Write the files of an agent's hook into our home. Idempotent: a token that is there stays."""
+def write_scripts(home: str, agent: str, wait_s: float, *, new_token: bool = False) -> None:
+    """Write the files of an agent's hook into our home. Idempotent: an existing token stays,
+    unless `new_token` is set because other processes may know it."""
     directory = hook_directory(home, agent)
     make_private_directory(directory)
     token = token_file(home, agent)
-    if not os.path.exists(token):
+    if new_token or not os.path.exists(token):
         write_private(token, secrets.token_urlsafe(32) + "\n")
     values = {
         "agent": agent,

@@ -12,9 +12,10 @@ import time
 from typing import NamedTuple
 
 from callgate.cli.hooks import editing
+from callgate.cli.hooks.checks import installed_files
 from callgate.cli.hooks.launching import SHELL, can_launch, launch, run
 from callgate.cli.hooks.scripted_model import Step, serving
-from callgate.config.agents.settings_files import AGENTS, user_file
+from callgate.config.agents.settings_files import AGENTS
 from callgate.surfaces.socket.instances import live
 
 _LIMIT_S = 120.0
@@ -61,13 +62,8 @@ def try_agent(home: str, agent: str, workspace: str) -> Trial:
 
 
 def _settings(home: str, agent: str, workspace: str) -> str | None:
-    paths = [user_file(agent)]
-    if (project := AGENTS[agent].project) is not None:
-        paths.append(os.path.join(workspace, project))
-    for path in paths:
-        text = editing.read(path)
-        if text is not None and editing.entries(agent, text, home):
-            return text
+    for path in installed_files(home, agent, workspace):
+        return editing.read(path)
     return None
 
 

@@ -1,18 +1,29 @@
-"""Requests over HTTP to a running instance of this home, as its user."""
+"""Requests over HTTP to a running instance of this home, as its user.
+
+The port comes from a file, and after a crash any user of the machine may listen there. So the
+listener proves that it has the token before the token is sent, on the same connection.
+"""
 
 from __future__ import annotations
 
+import hmac
 import http.client
 import json
+import secrets
 from typing import Any
 from urllib.parse import urlsplit
 
 from callgate.cli.errors import CliError
 from callgate.core.errors import ToolErrorClass
-from callgate.surfaces.http.access import token_path
+from callgate.surfaces.http.access import proof_of, token_path
 from callgate.surfaces.socket.instances import InstanceRecord, live
 
 _LIMIT_S = 10.0
+_LONGEST_PROOF = 1_000
+
+
+class UnprovenListener(Exception):
+    """The process at the instance's address does not have its token."""
 
 
 class InstanceHttp:
@@ -22,13 +33,9 @@ class InstanceHttp:
 
     def request(self, method: str, path: str, body: Any = None, limit_s: float = _LIMIT_S) -> Any:
         """What it answers. Blocks; raises `CliError`, for a refusal in the instance's own words."""
-        instance, address = self.instance, urlsplit(self.instance.http or "")
+        instance = self.instance
         try:
-            with open(token_path(self._home, instance.pid), encoding="ascii") as file:
-                token = file.read().strip()
-            connection = http.client.HTTPConnection(
-                address.hostname or "", address.port, timeout=limit_s
-            )
+            connection, token = self._connect(limit_s)
             try:
                 headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
                 data = None if body is None else json.dumps(body).encode()
@@ -37,6 +44,14 @@ class InstanceHttp:
                 payload = json.loads(answer.read())
             finally:
                 connection.close()
+        except UnprovenListener as error:
+            raise CliError(
+                f"another process listens at {instance.http}, not instance {instance.pid}: nothing"
+                " was sent to it",
+                hint="callgate stop, then callgate serve, restarts the instance.",
+                error_class=ToolErrorClass.PERMISSION_DENIED,
+                reason="unproven_listener",
+            ) from error
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise CliError(
                 f"instance {instance.pid} does not answer at {instance.http}: {error}",
@@ -47,6 +62,46 @@ class InstanceHttp:
         if answer.status >= 300:
             raise _refusal(answer.status, payload)
         return payload
+
+    def is_proven(self, limit_s: float = _LIMIT_S) -> bool | None:
+        """Whether the instance itself answers at its address; None: nothing answers there."""
+        try:
+            self._connect(limit_s)[0].close()
+        except UnprovenListener:
+            return False
+        except (OSError, http.client.HTTPException):
+            return None
+        return True
+
+    def _connect(self, limit_s: float) -> tuple[http.client.HTTPConnection, str]:
+        """A connection to the instance, and its token. Raises `UnprovenListener`, `OSError` or
+        `HTTPException`."""
+        url = self.instance.http or ""
+        address = urlsplit(url)
+        with open(token_path(self._home, self.instance.pid), encoding="ascii") as file:
+            token = file.read().strip()
+        connection = http.client.HTTPConnection(
+            address.hostname or "", address.port, timeout=limit_s
+        )
+        nonce = secrets.token_hex(32)
+        try:
+            connection.request("GET", f"/v1/proof?nonce={nonce}")
+            answer = connection.getresponse()
+            connection.auto_open = 0  # the proof is for this connection, not for the next one
+            if not _has_proof(answer.read(_LONGEST_PROOF), proof_of(token, nonce, url)):
+                raise UnprovenListener(url)
+        except BaseException:
+            connection.close()
+            raise
+        return connection, token
+
+
+def _has_proof(data: bytes, expected: str) -> bool:
+    try:
+        found = json.loads(data)["proof"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+    return isinstance(found, str) and hmac.compare_digest(found.encode(), expected.encode())
 
 
 def _refusal(status: int, payload: Any) -> CliError:

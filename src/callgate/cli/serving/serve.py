@@ -16,6 +16,7 @@ from callgate.cli.errors import FAILED, OK, CliError
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.serving.detach import detach
 from callgate.cli.ui.terminal import say
+from callgate.config.agents.settings_files import DIRECTORY as HOOKS_DIRECTORY
 from callgate.config.home import Home
 from callgate.core.errors import ToolErrorClass
 from callgate.core.task_sets import TaskSet
@@ -26,7 +27,13 @@ from callgate.instance.listeners import USUAL_HTTP, Endpoints
 from callgate.instance.log_file import LOG
 from callgate.instance.systemd import notify_ready
 from callgate.instance.watchdog import Watchdog, watch_runtime
-from callgate.surfaces.http.addresses import Address, BadAddress, read_address
+from callgate.surfaces.http.addresses import (
+    USUAL_HOST,
+    USUAL_PORT,
+    Address,
+    BadAddress,
+    read_address,
+)
 from callgate.wiring.runtime import Wired
 
 _log = logging.getLogger("callgate.serve")
@@ -96,6 +103,7 @@ async def _serve(
     stopped = ending.wanted
     async with instance:
         _announce(instance)
+        _warn(instance, options)
         if ready is not None:
             ready()
         # now that stderr is the log, where there is one
@@ -171,6 +179,19 @@ async def _watch_plugins(wired: Wired) -> None:
     from callgate.cli.hosts.dev_reload import watch  # lazy: only for --dev  # noqa: PLC0415
 
     await watch(wired.hosts)
+
+
+def _warn(instance: Instance, options: Namespace) -> None:
+    """Say where HTTP is if the usual port is in use, and which agents' hooks do not protect."""
+    from callgate.cli.hooks.checks import warnings  # lazy: only with hooks  # noqa: PLC0415
+
+    usual = Address(USUAL_HOST, USUAL_PORT).written
+    if options.http is None and instance.url is not None and usual not in instance.url:
+        say(f"callgate: another process listens at {usual}, so HTTP is at {instance.url}")
+    home = Home.from_environment().path
+    if os.path.isdir(os.path.join(home, HOOKS_DIRECTORY)):
+        for warning in warnings(home, instance.workspaces):
+            say(f"callgate: {warning}")
 
 
 def _announce(instance: Instance) -> None:

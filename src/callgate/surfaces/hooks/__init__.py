@@ -3,6 +3,7 @@
     event -> `service` -> session of that agent, tool of ours -> Runtime -> verdict -> the hook
     `performing` stands in the tool's place until the agent reports the end of the call
 
-Two ways in lead to the service: a Unix socket of its own (`listener`), and HTTP
-(`surfaces.http.hook_endpoint`). Both take events of one agent, with its token, and nothing else.
+The only way in is a Unix socket (`listener`) in a private directory: it takes events of one agent,
+with that agent's token. There is no HTTP route: an agent that posts its events to a port cannot
+verify which process listens there.
 """

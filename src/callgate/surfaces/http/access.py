@@ -1,6 +1,7 @@
 """Who may come in: the token of the instance, and what is given out in its place.
 
     token          in a private file; all that the user may do, until it is rotated
+    proof          shows a client that the listener has the token, before the client sends it
     login code     once, within a minute; becomes a cookie
     cookie         what the token is, for a browser that shows where a request comes from
     attach token   once, within a minute; opens the stream of one session and nothing else
@@ -74,6 +75,11 @@ class Access:
         except OSError:
             pass
 
+    def proof(self, nonce: str, url: str) -> str:
+        """Show that this process knows the token, without telling it. `url` is its own address: a
+        process at another address cannot forward the question and pass off the answer."""
+        return proof_of(self.token, nonce, url)
+
     def is_token(self, value: str) -> bool:
         return hmac.compare_digest(value.encode(), self._token.encode())
 
@@ -122,6 +128,12 @@ class Access:
         """Call a function when everything is void; returns the function that ends it."""
         self._rotated.append(callback)
         return lambda: self._rotated.remove(callback) if callback in self._rotated else None
+
+
+def proof_of(token: str, nonce: str, url: str) -> str:
+    """The answer to `nonce` that only a process with the token can give."""
+    message = f"callgate listener proof\n{url}\n{nonce}"
+    return hmac.new(token.encode(), message.encode(), hashlib.sha256).hexdigest()
 
 
 def token_path(home: str, pid: int) -> str:

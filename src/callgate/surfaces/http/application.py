@@ -10,7 +10,6 @@ import msgspec
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from callgate.surfaces.http import hook_endpoint
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.endpoints import Endpoint
@@ -80,10 +79,8 @@ def make_application(
     ping_s: float = PING_S,
     files: Mapping[str, File] | None = None,
     mcp: ASGIApp | None = None,
-    hooks: ASGIApp | None = None,
 ) -> ASGIApp:
-    """`mcp` answers at `/mcp`, and `hooks` the hooks of agents: these are no operations, others
-    describe them."""
+    """`mcp` answers at `/mcp`: it is no operation, others describe it."""
     files = find_files() if files is None else files
     placed = sorted(
         ((path, operation) for operation in OPERATIONS for path in operation.paths),
@@ -97,8 +94,6 @@ def make_application(
     routes.append(WebSocketRoute(WORKERS, WorkerSocket(context)))
     if mcp is not None:
         routes.append(Route(MCP, mcp, methods=None))
-    if hooks is not None:
-        routes.append(Route(hook_endpoint.PATH, hooks, methods=None))
     serve_file = Files(files)
     router = Router(routes, redirect_slashes=False, default=_no_route)
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # heavy
     from callgate.sources.message_log import LoggedMessage
     from callgate.sources.proposals import Proposal
     from callgate.sources.workers.placing import PooledCalls
-    from callgate.surfaces.hooks.service import HookService
 
 
 class Hosting(Protocol):
@@ -93,5 +92,3 @@ class Dependencies(NamedTuple):
     """That of this process in the audit log, whose calls are counted."""
     counted_from: Place | None = None
     """Where in the log they begin; None: where it ends when the first visitor comes."""
-    hooks: Callable[[], HookService] | None = None
-    """Calls of other agents; None: none are taken here."""

@@ -29,8 +29,6 @@ from callgate.surfaces.http.servers.directory import Servers
 from callgate.surfaces.http.unauthenticated import CONNECTION
 
 STREAM = "/v1/stream"
-HOOKS = "/v1/hooks/"
-"""Where the hooks of agents submit events. Their tokens open nothing else, so the route looks."""
 WORKERS = "/v1/workers/connect"
 """Where workers connect. Their tokens are in the store, so the route itself looks at them."""
 VISITOR = "callgate.visitor"
@@ -78,8 +76,6 @@ class Guard:
         if origins and not self._is_own(origins, host):
             raise forbidden("Another site has no business here.", "origin")
         if scope["type"] == "http" and scope["path"] in self._unlocked:
-            return None
-        if scope["type"] == "http" and scope["path"].startswith(HOOKS):
             return None
         carried = _only(scope, HEADER.encode())
         visitor = (

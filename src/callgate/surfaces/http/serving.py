@@ -12,7 +12,6 @@ from callgate.surfaces.draining import Draining
 from callgate.surfaces.http.application import make_application
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.dependencies import Dependencies
-from callgate.surfaces.http.hook_endpoint import HookEndpoint
 from callgate.surfaces.http.mcp_endpoint import McpEndpoint
 from callgate.surfaces.http.readiness import Readiness
 from callgate.surfaces.http.routes import saved_rules, undo
@@ -76,12 +75,7 @@ class Serving:
             ),
         )
         self._mcp = McpEndpoint(self.context)
-        hooks = None
-        if dependencies.hooks is not None:
-            hooks = HookEndpoint(dependencies.hooks, dependencies.served.home)
-        application = make_application(
-            self.context, mcp=self._mcp, hooks=hooks, **dependencies.options
-        )
+        application = make_application(self.context, mcp=self._mcp, **dependencies.options)
         self._server = HttpServer(application, unfinished=dependencies.unfinished)
 
     def start(self, listening: socket.socket) -> None:

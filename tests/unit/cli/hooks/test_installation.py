@@ -115,17 +115,15 @@ def test_a_project_has_hooks_of_its_own_where_the_agent_reads_them(tmp_path: Pat
     assert call("install", "claude", "--project", "--workspace", str(project)) == 0
     text = (project / ".claude/settings.local.json").read_text()
     assert "Bearer" not in text
-    assert call("install", "claude", "--project", "--form", "http") == 2
     assert call("install", "codex", "--project", "--workspace", str(project)) == 2
 
 
 def test_the_hook_of_claude_blocks_when_it_fails() -> None:
-    for form in ("http", "command"):
-        call("install", "claude", "--form", form)
-        settings = json.loads(Path(user_file("claude")).read_text())
-        (entry,) = settings["hooks"]["PreToolUse"]
-        assert entry["hooks"][0]["type"] == form
-        assert entry["hooks"][0]["onFailure"] == "block"
+    call("install", "claude", "--form", "command")
+    settings = json.loads(Path(user_file("claude")).read_text())
+    (entry,) = settings["hooks"]["PreToolUse"]
+    assert entry["hooks"][0]["type"] == "command"
+    assert entry["hooks"][0]["onFailure"] == "block"
 
 
 def test_status_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,7 +221,7 @@ def test_a_hook_of_somebody_else_at_another_host_stays() -> None:
     foreign = {"matcher": "*", "hooks": [{"type": "http", "url": "https://other.example/v1/hooks/claude"}]}
     path = placed("claude", json.dumps({"hooks": {"PreToolUse": [foreign]}}))
     for _ in range(2):
-        assert call("install", "claude", "--form", "http") == 0
+        assert call("install", "claude") == 0
         found = json.loads(path.read_text())["hooks"]["PreToolUse"]
         assert (len(found), found[0]) == (2, foreign)
     path.write_text(path.read_text() + "\n")
@@ -231,10 +229,9 @@ def test_a_hook_of_somebody_else_at_another_host_stays() -> None:
     assert json.loads(path.read_text())["hooks"]["PreToolUse"] == [foreign]
 
 
-@pytest.mark.parametrize("form", ["http", "command"])
-def test_a_hook_of_the_user_beside_ours_in_one_entry_stays(form: str) -> None:
+def test_a_hook_of_the_user_beside_ours_in_one_entry_stays() -> None:
     path = placed("claude", "{}")
-    call("install", "claude", "--form", form)
+    call("install", "claude")
     settings = json.loads(path.read_text())
     mine = {"type": "command", "command": "mine"}
     settings["hooks"]["PreToolUse"][0]["hooks"].append(mine)

@@ -38,16 +38,11 @@ def look(agent: str) -> checks.HookStatus:
     return msgspec.structs.replace(found, answered=True)
 
 
-@pytest.mark.parametrize("agent", [each for each in AGENTS if each not in ("codex", "claude")])
+@pytest.mark.parametrize("agent", [each for each in AGENTS if each != "codex"])
 def test_a_fresh_installation_is_guarded(agent: str) -> None:
     install(agent)
     assert look(agent).problems == ()
     assert look(agent).is_guarded
-
-
-def test_a_fresh_installation_of_claude_by_a_command_is_guarded() -> None:
-    install("claude", "--form", "command")
-    assert look("claude").is_guarded
 
 
 def test_codex_whose_trust_nobody_knows_is_not_guarded() -> None:
@@ -82,7 +77,7 @@ def edit(path: Path, event: str, **more: Any) -> None:
     ],
 )
 def test_a_hook_that_was_changed_is_not_guarded(agent: str, event: str, change: dict[str, Any]) -> None:
-    path = install(agent, *(["--form", "command"] if agent == "claude" else []))
+    path = install(agent)
     edit(path, event, **change)
     found = look(agent)
     assert (found.installed, found.is_guarded) == (True, False)
@@ -99,12 +94,6 @@ def test_a_changed_hook_in_another_form_is_not_guarded(agent: str) -> None:
     assert not look(agent).is_guarded
 
 
-def test_an_http_hook_that_goes_elsewhere_is_not_guarded() -> None:
-    path = install("claude", "--form", "http")
-    edit(path, "PreToolUse", url="http://127.0.0.1:9/v1/hooks/claude")
-    assert "(url)" in look("claude").problems[0]
-
-
 @pytest.mark.parametrize(
     ("agent", "settings"),
     [
@@ -112,7 +101,6 @@ def test_an_http_hook_that_goes_elsewhere_is_not_guarded() -> None:
         ("gemini", {"hooksConfig": {"disabled": ["callgate"]}}),
         ("qwen", {"hooksConfig": {"disabled": ["callgate"]}}),
         ("claude", {"disableAllHooks": True}),
-        ("claude", {"allowedHttpHookUrls": ["https://hooks.example/*"]}),
     ],
 )
 def test_settings_that_turn_our_hook_off_are_named(agent: str, settings: dict[str, Any]) -> None:

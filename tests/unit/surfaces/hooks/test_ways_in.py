@@ -1,4 +1,4 @@
-"""The socket and the HTTP address of hooks: they take events of one agent, and nothing else."""
+"""The socket of hooks: it takes events of one agent, and nothing else."""
 
 from __future__ import annotations
 
@@ -48,13 +48,12 @@ def token(gate: Gate, agent: str) -> str:
     return (gate.home / "hooks" / agent / "token").read_text().strip()
 
 
-def post(gate: Gate, path: str, bearer: str, data: bytes = b"{}", method: str = "POST") -> int:
+def post(gate: Gate, path: str, bearer: str, data: bytes = b"{}") -> int:
     headers = {"Authorization": f"Bearer {bearer}", "Content-Type": "application/json"}
     url = f"http://127.0.0.1:{gate.port}{path}"
-    request = urllib.request.Request(url, data=data, headers=headers, method=method)
+    request = urllib.request.Request(url, data=data, headers=headers, method="POST")
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
-            assert answer.read(), "an empty 200 is no decision"
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:
@@ -78,15 +77,12 @@ def test_an_event_that_is_too_large_is_refused(served: Gate) -> None:
     assert answer["permissionDecision"] == "deny"
 
 
-def test_the_token_of_a_hook_submits_its_own_events_and_opens_nothing_else(served: Gate) -> None:
-    own, other = token(served, "claude"), token(served, "codex")
-    assert post(served, "/v1/hooks/claude", own, event(served, "touch allowed.txt", "3")) == 200
-    assert post(served, "/v1/hooks/claude", other) == 401
-    assert post(served, "/v1/hooks/nobody", own) == 401
-    assert post(served, "/v1/hooks/claude", "x" * 43) == 401
-    assert post(served, "/v1/hooks/claude", own, method="GET", data=b"") == 401
+def test_the_token_of_a_hook_opens_nothing_over_http(served: Gate) -> None:
+    own = token(served, "claude")
     for path in ("/v1/confirmations", "/v1/sessions", "/v1/calls", "/v1/policy", "/v1/tools"):
         assert post(served, path, own) == 401
+    data = event(served, "touch allowed.txt", "3")
+    assert post(served, "/v1/hooks/claude", own, data) == 401
     assert post(served, "/v1/hooks/../confirmations", own) in (401, 404)
 
 

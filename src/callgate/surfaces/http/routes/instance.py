@@ -57,6 +57,15 @@ class Code(Input, frozen=True, kw_only=True):
     code: Annotated[str, Meta(min_length=1, max_length=400)]
 
 
+class Nonce(Input, frozen=True, kw_only=True):
+    nonce: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class Proof(Value, frozen=True, kw_only=True):
+    proof: str
+    """HMAC-SHA256 of the nonce and the address of the instance, with the token as its key."""
+
+
 class Rotated(Value, frozen=True, kw_only=True):
     rotated: Literal[True] = True
 
@@ -132,6 +141,11 @@ async def log_in(context: Context, request: Request) -> HttpResponse:
     return redirect("/", f"{name}={cookie}; HttpOnly; SameSite=Strict; Path=/{secure}")
 
 
+async def get_proof(context: Context, request: Request) -> Proof:
+    query: Nonce = request.query
+    return Proof(proof=context.access.proof(query.nonce, context.names.url))
+
+
 async def rotate_token(context: Context, request: Request) -> Rotated:
     await context.access.rotate()
     return Rotated()
@@ -156,6 +170,15 @@ OPERATIONS = (
         query=Code,
         status=303,
         errors=(401,),
+        unlocked=True,
+    ),
+    Operation(
+        "GET",
+        "/v1/proof",
+        "Prove that this listener has the token.",
+        get_proof,
+        Proof,
+        query=Nonce,
         unlocked=True,
     ),
     Operation("GET", "/v1/instance", "What runs here.", get_instance, Instance),
