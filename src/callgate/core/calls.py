@@ -79,5 +79,10 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """Only a surface of this process gives one; no message does."""
 
     @property
+    def requested_tool(self) -> str:
+        """Name of the requested tool as text; a caller in Python may pass any object."""
+        return self.tool if isinstance(self.tool, str) else f"<{type(self.tool).__name__}>"
+
+    @property
     def shown_id(self) -> str:
         return self.tool_use_id or self.id

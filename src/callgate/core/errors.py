@@ -101,7 +101,7 @@ class ToolValidationError(ToolError):
 
     def __init__(self, message: str, *, validation_errors: Sequence[str] = (), **more: Any) -> None:
         super().__init__(message, **more)
-        self.validation_errors = list(validation_errors) or [message]
+        self.validation_errors = [str(each) for each in validation_errors] or [self.message]
 
 
 class ToolPermissionDenied(ToolError):

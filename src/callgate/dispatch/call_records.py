@@ -147,7 +147,7 @@ def changed_files(output: ToolOutput) -> list[str]:
 
 def tool_name(call: ToolCall, tool: Registered | None) -> str:
     """What was asked for may be anything until it is known to be a tool."""
-    return tool.name if tool is not None else redact(str(call.tool))[:128]
+    return tool.name if tool is not None else redact(call.requested_tool)[:128]
 
 
 class CallEnd(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ def resolve(call: ToolCall, registry: Registry) -> Registered:
     """The registered tool, by name or alias."""
     tool = registry.find(call.tool, call.session)
     if tool is None or registry.hidden_because(tool, call.session) is not None:
-        asked_for = str(call.tool)[:128]
+        asked_for = call.requested_tool[:128]
         if tool is not None and (lacks := registry.missing_because(tool, call.session)):
             raise ToolNotFound(f"There is no tool {asked_for!r} here: {lacks}.")
         raise ToolNotFound(f"There is no tool {asked_for!r}.{_suggestion(call, registry)}")
@@ -30,5 +30,5 @@ def _suggestion(call: ToolCall, registry: Registry) -> str:
         for tool in registry.of(call.session)
         if registry.unusable_because(tool, call.session) is None
     )
-    near = nearest(str(call.tool)[:64], islice(visible, _COMPARED))
+    near = nearest(call.requested_tool[:64], islice(visible, _COMPARED))
     return f" Did you mean {near!r}?" if near else ""

@@ -45,7 +45,8 @@ def loads(text: str) -> Any:
     text = text.strip(_BLANK)
     try:
         value, end = _c.make_scanner(_Reading)(text, 0)
-    except StopIteration:
+    except (StopIteration, SystemError):
+        # Unless `json.decoder` is loaded, the scanner of Python 3.11 fails without an exception.
         raise ValueError("not JSON") from None
     if end != len(text):
         raise ValueError("more than one JSON document")

@@ -25,6 +25,9 @@ _NAMING = ("name", "key", "header", "field", "variable", "k")
 _NAMED = words("value val v content default data")
 _SMALL = 999
 """A number up to this is a count, not a secret."""
+_LARGEST_BITS = 2_048
+"""Larger integers are not spelled out: the interpreter's limit may be as low as 640 digits, which
+are 2,126 bits."""
 _SHORT_NAME = 16
 _MOST_WORDS = 100
 _BEGIN = re.compile(r"-h?p|-[Pw]|[\w.-]{1,64}[:=]")
@@ -65,9 +68,9 @@ def _walk(value: Any, limits: Limits, depth: int, name: str, weight: Weight) -> 
     if isinstance(value, str):
         return _walk_text(value, limits, name, weight)
     if isinstance(value, int):
-        return MASK if weight is Weight.SECRET and abs(value) > _SMALL else value
+        return MASK if weight is Weight.SECRET and abs(value) > _SMALL else _number(value)
     if isinstance(value, float):
-        return value if value - value == 0 else None  # neither NaN nor infinite
+        return float(value) if value - value == 0 else None  # neither NaN nor infinite
     if isinstance(value, bytes | bytearray | memoryview):
         return f"[{len(value)} bytes]"
     if depth >= limits.depth:
@@ -183,8 +186,16 @@ def _walk_object(value: Any, limits: Limits, depth: int, name: str, weight: Weig
     return _kind(value) if type(plain) is type(value) else _walk(plain, limits, depth, name, weight)
 
 
+def _number(value: int) -> int | str:
+    """An integer as it is, or its size where the interpreter may refuse to spell it."""
+    size = value.bit_length()
+    return int(value) if size <= _LARGEST_BITS else f"[integer of {size} bits]"
+
+
 def _key_text(key: Any) -> str:
-    return str(key) if key is None or isinstance(key, int | float) else _kind(key)
+    if isinstance(key, int):
+        return str(_number(key))
+    return str(key) if key is None or isinstance(key, float) else _kind(key)
 
 
 def _kind(value: Any) -> str:

@@ -30,6 +30,8 @@ from callgate.core.text.spelling import nearest
 
 MAX_DEPTH = 64
 MAX_BYTES = 8 * 1024 * 1024
+MAX_DIGITS = 400
+"""Digits of one integer, as in documents that are read from a wire."""
 MAX_VIOLATIONS = 50
 
 _TYPES = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
@@ -83,6 +85,9 @@ _OPENING = frozenset(
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 _WHOLE = re.compile(rb"\.0+[,}\]]").search
 _DIGITS = bytes(ord("0") if chr(code).isdigit() else code for code in range(256))
+_TOO_LARGE = 10**MAX_DIGITS
+_SAMPLE = MAX_DIGITS // 8
+"""Every such byte of a long run of digits is a digit, eight times in a row."""
 
 _UNUSUAL = Scan([r"\.0", "[0-9]e", "null"])
 """What most arguments have nothing of: a float that may be a whole number, and what NaN becomes."""
@@ -355,6 +360,8 @@ def _unencodable(error: Exception) -> ToolValidationError:
         return _invalid([("", f"nested deeper than {MAX_DEPTH}")])
     if isinstance(error, UnicodeEncodeError):
         return _invalid([("", "text contains a lone surrogate, which is not Unicode")])
+    if isinstance(error, ValueError):  # the interpreter does not spell out such an integer
+        return _invalid([("", _TOO_MANY_DIGITS)])
     return _invalid([("", f"not JSON: {error}")])
 
 
@@ -365,7 +372,9 @@ def _check_bounds(arguments: dict[str, Any], canonical: bytes, max_bytes: int) -
     # Cheap bounds first: only suspicious input is walked.
     if size > MOST_PARTS and canonical.count(b",") >= MOST_PARTS:
         _ensure_few_parts(arguments)
-    if canonical.count(b"{") + canonical.count(b"[") > MAX_DEPTH:
+    nested = canonical.count(b"{") + canonical.count(b"[") > MAX_DEPTH
+    digits = size > MAX_DIGITS and b"00000000" in canonical[::_SAMPLE].translate(_DIGITS)
+    if nested or digits:
         _check_walk(arguments)
 
 
@@ -390,10 +399,15 @@ def _check_walk(arguments: Any) -> None:
             below += container.values() if isinstance(container, dict) else container
         if [each for each in below if type(each) is float and not math.isfinite(each)]:
             raise _invalid([("", "NaN and infinity are not JSON")])
+        if [each for each in below if isinstance(each, int) and abs(each) >= _TOO_LARGE]:
+            raise _invalid([("", _TOO_MANY_DIGITS)])
         level = [each for each in below if isinstance(each, _CONTAINERS)]
         if not level:
             return
     raise _invalid([("", f"nested deeper than {MAX_DEPTH}")])
+
+
+_TOO_MANY_DIGITS = f"an integer has more than {MAX_DIGITS} digits"
 
 
 def _invalid(violations: list[tuple[str, str]]) -> ToolValidationError:
