@@ -14,7 +14,7 @@ from callgate.core.content import TextBlock, ToolUseBlock
 from callgate.core.messages import MessageBlock
 from callgate.core.models import Reply
 from callgate.protocol import strict_json
-from callgate.protocol.toolcalls.find import document_start, is_wrapped, unfenced
+from callgate.protocol.toolcalls.find import document_start, is_attempt, is_wrapped, unfenced
 from callgate.protocol.toolcalls.parse import parse
 from callgate.protocol.toolcalls.stream import CallStream
 from callgate.protocol.toolcalls.values import FoundCall, Parsed, error_text, note_text
@@ -31,7 +31,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     complaints: tuple[str, ...] = ()
     """What could not be read; the model is told."""
     lost: bool = False
-    """A call is among what could not be read, beside others that could."""
+    """A call is among what could not be read, beside others that could; or there is none at all."""
     diagnostics: tuple[str, ...] = ()
 
 
@@ -173,6 +173,8 @@ class TextReading:
                 self._outputs.chat(parsed.text, shown=self._seen(None))
             elif not text.strip():
                 complaints, diagnostics = (), (_IMPLICIT,)
+            elif not complaints:
+                return _empty(content, diagnostics)
         ends = any(each.use.name == "end_turn" for each in wanted)
         return Read(
             content=content,
@@ -187,11 +189,22 @@ class TextReading:
 _IMPLICIT = "implicit_end_turn: a reply without calls ends the turn"
 
 
+_EMPTY = "Invalid tool call: the list toolCalls is empty; end_turn ends the turn"
+
+
+def _empty(content: list[MessageBlock], diagnostics: tuple[str, ...]) -> Read:
+    """A document without calls: nothing is left to do, but the model is told of it first."""
+    notes = (*diagnostics, _IMPLICIT)
+    return Read(
+        content=content, wanted=[], ends=True, complaints=(_EMPTY,), lost=True, diagnostics=notes
+    )
+
+
 def _is_prose(text: str, parsed: Parsed) -> bool:
     """Words for the user, rather than an attempt at calls."""
     if not parsed.text or any(error.rule != "no_calls" for error in parsed.errors):
         return False
-    if "toolCalls" in text or document_start(text) is not None:
+    if "toolCalls" in text or is_attempt(text):
         return False
     try:
         strict_json.loads(unfenced(text))

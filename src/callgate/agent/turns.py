@@ -278,13 +278,15 @@ class Turn:
         finally:
             self._calls += batch.ran
         self._outputs.settle()
-        if read.complaints:
+        ends = read.ends and not self._goes_on(read, batch)
+        if read.complaints and (read.wanted or not ends):
             self._complain(read)
-        return self._judge(read, reply, batch)
+        return self._judge(read, reply, batch, ends=ends)
 
-    def _judge(self, read: Read, reply: Reply, batch: Batch) -> TurnEnd | None:
+    def _judge(self, read: Read, reply: Reply, batch: Batch, *, ends: bool) -> TurnEnd | None:
         limits = self._limits
-        self._unreadable = 0 if read.wanted or not read.complaints else self._unreadable + 1
+        is_read = read.wanted or read.ends or not read.complaints
+        self._unreadable = 0 if is_read else self._unreadable + 1
         if batch.refused:
             full = self._calls >= limits.calls_per_turn
             most = limits.calls_per_turn if full else limits.calls_per_cycle
@@ -297,13 +299,11 @@ class Turn:
         if self._unreadable >= limits.unreadable_replies:
             many = f"{self._unreadable} replies in a row could not be read"
             return self.end("error", f"{many}: {read.complaints[0]}")
-        if not read.ends or self._goes_on(read, batch):
-            return None
-        return self.end("end_turn")
+        return self.end("end_turn") if ends else None
 
     def _goes_on(self, read: Read, batch: Batch) -> bool:
-        """Whether a call beside the end of the turn has gone wrong, of which the model must know
-        first. The same calls are given back only once."""
+        """Whether the model must first be told that a call beside the end of the turn went wrong,
+        or that its document has no call. The same calls are given back only once."""
         if not (read.lost or batch.has_failed(read.wanted)):
             return False
         document = _encode([(each.use.name, each.use.input) for each in read.wanted])

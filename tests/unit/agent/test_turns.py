@@ -263,13 +263,34 @@ async def test_an_end_in_the_wrong_shape_ends_nothing(tmp_path: Path) -> None:
     assert "Invalid tool call" in bench.last_told()
 
 
-@pytest.mark.spec("S3-10", "S3-35")
+@pytest.mark.spec("S3-35")
 @pytest.mark.parametrize("native", [False, True])
 async def test_a_reply_without_calls_ends_the_turn(tmp_path: Path, native: bool) -> None:
-    reply = text("All done.") if native else calls()
-    async with talk(tmp_path, reply, native=native) as bench:
+    async with talk(tmp_path, text("All done."), native=native) as bench:
         end = await bench.turn()
     assert (end.stop, end.cycles) == ("end_turn", 1)
+
+
+EMPTY = ['{"toolCalls": []}', '```json\n{"toolCalls": []}\n```', '{"tool_calls": []}', 'Done. {"toolCalls": []}']
+
+
+@pytest.mark.spec("S3-10")
+@pytest.mark.parametrize("reply", EMPTY)
+async def test_an_empty_list_of_calls_is_fed_back_and_ends_nothing(tmp_path: Path, reply: str) -> None:
+    async with talk(tmp_path, text(reply), calls(call("send_chat", content="five"), END)) as bench:
+        end = await bench.turn()
+    assert (end.stop, end.cycles, end.text) == ("end_turn", 2, "five")
+    assert "Invalid tool call: the list toolCalls is empty" in bench.last_told()
+
+
+@pytest.mark.spec("S3-10")
+async def test_the_same_empty_list_is_fed_back_only_once(tmp_path: Path) -> None:
+    between = calls(call("look", what="it"))
+    async with talk(tmp_path, text(EMPTY[0]), between, text(EMPTY[1])) as bench:
+        end = await bench.turn()
+    assert (end.stop, end.cycles) == ("end_turn", 3)
+    told = [str(message) for message in bench.model.prompts[-1].messages]
+    assert sum("list toolCalls is empty" in each for each in told) == 1
 
 
 @pytest.mark.spec("S3-41", "S3-35")
@@ -298,6 +319,15 @@ async def test_prose_is_shown_as_chat_and_ends_the_turn(tmp_path: Path) -> None:
         '<tool_call>\n{"tool": "look"}\n</tool_call>',
         'Let me see. <tool_call>{"name": "look", "arguments": {"what": }}</tool_call>',
         '```json\n{"name": "fly", "arguments": {}}\n```',
+        "{broken json",
+        "  {broken json}",
+        "```json\n{broken json\n```",
+        "```\n{broken json\n```",
+        "```json\nbroken\n```",
+        "```json",
+        "{",
+        "{ toolCalls",
+        "\ufeff{broken json",
     ],
 )
 async def test_json_that_is_no_document_of_calls_is_answered_and_ends_nothing(tmp_path: Path, reply: str) -> None:
@@ -445,6 +475,22 @@ async def test_a_mended_call_with_effects_is_asked_about_even_in_mode_write(tmp_
         await bench.turn()
     assert len(asked) == 1 and LOG == ["look x"]
     assert [r["success"] for r in bench.results()] == [False, True]
+
+
+@pytest.mark.parametrize("mended_first", [False, True])
+async def test_a_valid_call_next_to_a_mended_one_needs_no_approval(tmp_path: Path, mended_first: bool) -> None:
+    asked: list[Any] = []
+
+    async def no(question: Any) -> Answer:
+        asked.append(question.arguments)
+        return Answer(decision=Outcome.DENY)
+
+    mended = "{type: 'put', 'id': 'm', 'operation': 'put', 'parameters': {'what': 'mended'}}"
+    some = [mended, json.dumps(call("put", what="valid"))]
+    reply = text(f'{{"toolCalls": [{", ".join(some if mended_first else reversed(some))}]}}')
+    async with talk(tmp_path, reply, calls(END), mode="write", confirm=no) as bench:
+        await bench.turn()
+    assert (asked, LOG) == ([{"what": "mended"}], ["put valid"])
 
 
 async def test_an_answer_for_the_session_does_not_cover_mended_calls(tmp_path: Path) -> None:

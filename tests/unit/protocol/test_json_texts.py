@@ -47,13 +47,13 @@ from ast import literal_eval
 from callgate.protocol import json_texts
 
 texts = literal_eval(sys.stdin.read())
+assert "json" not in sys.modules
 read = []
 for text in texts:
     try:
         read.append(["value", repr(json_texts.loads(text))])
     except (ValueError, RecursionError):
         read.append(["refused"])
-assert "json" not in sys.modules
 print(ascii(read))
 """
 

@@ -69,7 +69,7 @@ def test_a_reply_of_the_corpus_is_read_as_it_says(case: dict[str, Any]) -> None:
             "truncated": parsed.truncated,
             "prose": parsed.prose,
         }
-    assert all(call.repaired == parsed.repaired for call in parsed.calls)
+    assert any(call.repaired for call in parsed.calls) == bool(parsed.repaired and parsed.calls)
 
 
 @pytest.mark.spec("S3-01", "S3-02", "S3-08")
@@ -410,8 +410,66 @@ def test_each_call_is_judged_on_its_own(change: dict[str, Any], tolerant: dict[s
     else:
         assert parse(text).calls == (
             found({**CHAT, **tolerant}, repaired=True),
-            found(END, 1, repaired=True),
+            found(END, 1),
         )
+
+
+BEFORE = {**CHAT, "id": "before"}
+MENDED = {
+    "a comma": """{"type": "send_chat", "id": "m", "operation": "o", "parameters": {"content": "x",},}""",
+    "bare keys": """{type: "send_chat", id: "m", "operation": "o", "parameters": {}}""",
+    "quotes": """{'type': 'send_chat', 'id': 'm', 'operation': 'o', 'parameters': {'content': 'x'}}""",
+    "a literal": """{"type": "send_chat", "id": "m", "operation": "o", "parameters": {"x": True}}""",
+    "a comment": """{"type": "send_chat", /* now */ "id": "m", "operation": "o", "parameters": {}}""",
+    "a missing comma": """{"type": "send_chat" "id": "m", "operation": "o", "parameters": {}}""",
+    "a line break": """{"type": "send_chat", "id": "m", "operation": "o", "parameters": {"x": "a\nb"}}""",
+    "no id": """{"type": "send_chat", "operation": "o", "parameters": {}}""",
+    "no operation": """{"type": "send_chat", "id": "m", "parameters": {}}""",
+    "a name": """{"name": "send_chat", "arguments": {}}""",
+    "parameters as text": """{"type": "send_chat", "id": "m", "operation": "o", "parameters": "{}"}""",
+}
+
+
+@pytest.mark.spec("S3-07")
+@pytest.mark.parametrize("fenced", [False, True])
+@pytest.mark.parametrize("mended", MENDED)
+def test_one_repaired_call_leaves_the_calls_next_to_it_as_they_are(mended: str, fenced: bool) -> None:
+    text = f'{{"toolCalls": [{json.dumps(BEFORE)}, {MENDED[mended]}, {json.dumps(END)}]}}'
+    parsed = parse(f"```json\n{text}\n```" if fenced else text)
+    assert [call.repaired for call in parsed.calls] == [False, True, False]
+    assert (parsed.repaired, parsed.errors) == (True, ())
+
+
+@pytest.mark.spec("S3-07")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{toolCalls: [CALL, MENDED]}",
+        '{"toolCalls": [CALL, MENDED,]}',
+        '{"toolCalls": [CALL, /* and */ MENDED]}',
+        '{"toolCalls": [CALL MENDED]}',
+        '{"other": [MENDED], "toolCalls": [CALL]}',
+        '{"tool_calls": [CALL, MENDED]}',
+        "[CALL, MENDED]",
+        'Here: {"toolCalls": [CALL, MENDED]}',
+        '{"toolCalls": [CALL, MENDED, {"type":',
+    ],
+)
+def test_a_repair_outside_of_the_calls_concerns_all_of_them(text: str) -> None:
+    text = text.replace("CALL", json.dumps(BEFORE)).replace("MENDED", MENDED["a literal"])
+    parsed = parse(text)
+    assert parsed.calls
+    assert all(call.repaired for call in parsed.calls)
+
+
+@pytest.mark.spec("S3-07")
+def test_a_call_that_a_quoted_text_may_have_let_out_counts_as_repaired() -> None:
+    """A text in single quotes that is not escaped can end early, and its rest become a call."""
+    page = "x'}}, " + json.dumps(BEFORE) + ", {'type': 'send_chat', 'id': 'n', 'parameters': {'content': 'y"
+    said = "{'type': 'send_chat', 'id': 'm', 'operation': 'o', 'parameters': {'content': '" + page + "'}}"
+    parsed = parse(f'{{"toolCalls": [{json.dumps(CHAT)}, {said}, {json.dumps(END)}]}}')
+    shown = [(call.id, call.repaired) for call in parsed.calls]
+    assert shown == [("c1", False), ("m", True), ("before", True), ("n", True), ("e1", False)]
 
 
 @pytest.mark.spec("S3-11", "S3-14")

@@ -31,6 +31,12 @@ class Document:
         """The first of each rule."""
         self.starts: dict[int, int] = {}
         """Where each closed container begins, by its identity; only those near the top."""
+        self.mended: set[int] = set()
+        """Identities of the calls within which something was forgiven."""
+        self.requoted: set[int] = set()
+        """Those of them in which a text has other quotes: where it ends may be a guess."""
+        self.around = False
+        """Something was forgiven outside of all calls."""
         self.cut = False
         self.duplicate: int | None = None
         """Where a key stands for the second time."""

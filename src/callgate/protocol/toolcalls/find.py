@@ -73,6 +73,29 @@ def document_start(text: str) -> int | None:
     return None
 
 
+def attempt_start(text: str) -> int | None:
+    """Where the document begins that a reply was meant to be, also where nothing in it is JSON:
+    `{broken json`. A word in braces with more words behind it is none."""
+    start = document_start(text)
+    if start is not None:
+        return start
+    opening = surroundings(text, 0, len(text))
+    at = opening.prose
+    if at is None or opening.label is not None or not text.startswith("{", at):
+        return None
+    is_last = surroundings(text, _skip(text, at, 0), len(text)).prose is None
+    return at if is_last or _is_json_fenced(text) else None
+
+
+def is_attempt(text: str) -> bool:
+    """Whether a reply was meant as a document of calls: it begins as the format asks."""
+    return _is_json_fenced(text) or attempt_start(text) is not None
+
+
+def _is_json_fenced(text: str) -> bool:
+    return text.strip().strip("\ufeff").strip().startswith("```json")
+
+
 def is_wrapped(text: str, start: int) -> bool:
     """Whether a fence or a tag around calls stands directly before the document."""
     return _WRAPPER.search(text[max(start - _NEAR, 0) : start]) is not None

@@ -32,6 +32,7 @@ def read(text: str, start: int, shortcut: Shortcut | None = None) -> Document:
         found.value = reader.opened()
         reader.fill(found.value)
         found.end = reader.at
+        found.around = reader.forgiven > reader.within_calls
     except Cut:
         found.cut = True
         found.end = reader.at if text.startswith("```", reader.at) else len(text)
@@ -42,6 +43,8 @@ class _Reader(Tokens):
     def __init__(self, text: str, start: int, shortcut: Shortcut) -> None:
         super().__init__(text, start)
         self.shortcut = shortcut
+        self.within_calls = 0
+        """How often something was forgiven within calls."""
 
     def opened(self) -> dict[str, Any] | list[Any]:
         if self.depth == MAX_DEPTH:
@@ -113,7 +116,13 @@ class _Reader(Tokens):
         elif char in "{[":
             child = self.opened()
             items.append(child)
+            forgiven, requoted = self.forgiven, self.requoted
             self.fill(child)
+            if self.depth == _LISTS and self.forgiven > forgiven:
+                self.within_calls += self.forgiven - forgiven
+                self.found.mended.add(id(child))
+                if self.requoted > requoted:
+                    self.found.requoted.add(id(child))
         else:
             items.append(self.scalar(char))
             self.begun = True

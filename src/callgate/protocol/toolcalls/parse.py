@@ -10,7 +10,7 @@ Never raises for what is in the text.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -20,7 +20,7 @@ from callgate.protocol.toolcalls import mend, quick
 from callgate.protocol.toolcalls.documents import Broken, Document
 from callgate.protocol.toolcalls.find import (
     Outside,
-    document_start,
+    attempt_start,
     is_wrapped,
     pieces,
     problem,
@@ -132,7 +132,7 @@ def _parse_tolerantly(text: str, types: Collection[str], *, placed: bool = False
 
 def _broken_opening(text: str) -> Note | None:
     """Why the document cannot be read that the reply was meant to be."""
-    start = document_start(text)
+    start = attempt_start(text)
     if start is None:
         return None
     try:
@@ -169,11 +169,13 @@ class _Batch:
         if document.cut:
             self.truncated = True
             self.noted("truncated", "the text ends before its document does", document.end)
-        self.repaired |= bool(document.notes or document.cut or shape)
+        elsewhere = document.mended.difference(map(id, calls))
+        self.repaired |= bool(shape or document.cut or document.around or elsewhere)
         self.add(calls, document)
         return True
 
-    def add(self, calls: Iterable[Any], document: Document | None) -> None:
+    def add(self, calls: list[Any], document: Document | None) -> None:
+        mended = _mended(calls, document)
         for value in calls:
             index = self._count
             self._count += 1
@@ -194,8 +196,9 @@ class _Batch:
                 continue
             self._ended |= call.type == "end_turn"
             self._ids.add(call.id)
+            if filled or id(value) in mended:
+                call = msgspec.structs.replace(call, repaired=True)
             self.calls.append(call)
-            self.repaired |= bool(filled)
             self.notes.extend(filled)
 
     def surrounded(self, outside: Outside) -> None:
@@ -220,19 +223,28 @@ class _Batch:
         self.notes.append(Note(rule, message, at))
 
     def parsed(self, *, read: bool = True, text: str = "") -> Parsed:
-        repaired = read and (self.repaired or self.prose)
         calls = self.calls
-        if repaired:
+        if read and (self.repaired or self.prose):
             calls = [msgspec.structs.replace(call, repaired=True) for call in calls]
         return Parsed(
             calls=tuple(calls),
             errors=tuple(self.errors),
             diagnostics=tuple(self.notes),
-            repaired=repaired,
+            repaired=read and (self.repaired or self.prose or any(c.repaired for c in calls)),
             truncated=self.truncated,
             prose=self.prose,
             text=text,
         )
+
+
+def _mended(calls: list[Any], document: Document | None) -> set[int]:
+    """Identities of the calls that were mended, and of those between two with other quotes: the
+    first of these may have ended too early, and what follows may be the inside of its text."""
+    if document is None or not document.mended:
+        return set()
+    requoted = [at for at, value in enumerate(calls) if id(value) in document.requoted]
+    between = calls[requoted[0] : requoted[-1]] if requoted else []
+    return document.mended.union(map(id, between))
 
 
 def _shape(document: Document, wrapped: bool) -> tuple[Rule | None, list[Any] | None]:

@@ -68,6 +68,8 @@ class Tokens:
         """How many brackets are open."""
         self.begun = False
         """Something was read that only JSON has."""
+        self.forgiven = self.requoted = 0
+        """How often something was forgiven, and how often it was other quotes."""
         self.found = Document(start)
 
     def key(self) -> str:
@@ -198,6 +200,8 @@ class Tokens:
         return self.text[self.at]
 
     def note(self, rule: Rule) -> None:
+        self.forgiven += 1
+        self.requoted += rule == "quotes"
         if rule not in self.found.notes:
             self.found.notes[rule] = Note(rule, _RULE_TEXTS[rule], self.at)
 

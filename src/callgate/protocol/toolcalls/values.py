@@ -126,7 +126,7 @@ class FoundCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     index: int = 0
     """Its place among all calls of the text, refused ones too."""
     repaired: bool = False
-    """The reply was not in the form asked for: ask a person before it has effects."""
+    """It was not in the form asked for, or all of its reply was not: its effects need approval."""
 
 
 class ContentDelta(msgspec.Struct, frozen=True):
@@ -144,6 +144,7 @@ class Parsed(msgspec.Struct, frozen=True, kw_only=True):
     diagnostics: tuple[Note, ...] = ()
     """What was forgiven."""
     repaired: bool = False
+    """One of the calls is, or all of them."""
     truncated: bool = False
     """The text ended before its document did. The complete calls are there."""
     prose: bool = False
