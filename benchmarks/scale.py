@@ -385,6 +385,7 @@ def _server(directory: Path, location: PostgresLocation) -> Iterator[Path]:
     (home / "tools.py").write_text(_TOOL)
     (home / "settings.toml").write_text(
         f'[store]\nurl = "{location.url}"\nschema = "{location.schema}"\n'
+        '[secrets]\nkey_command = "echo 0123456789abcdefghijklmnopqrstuvwxyz"\n'
         f'[tools]\nload = ["{home}/tools.py"]\n'
         '[[policy.rules]]\ndecision = "allow"\ntool = "note"\n'
         "[limits]\nconcurrency = 64\n"

@@ -30,7 +30,6 @@ from callgate.core.stored import (
     StoredConfirmation,
     StoredGrant,
     StoredMessage,
-    StoredSecret,
     StoredSession,
     entries_key,
 )
@@ -425,10 +424,6 @@ class MemoryStore:
 
     async def cut_sessions(self) -> Sequence[CutSession]:
         return sorted(self._rows.all(CutSession), key=lambda cut: cut.session_id)
-
-    async def get_secret(self, name: str) -> str | None:
-        secret = self._rows.get(StoredSecret, name)
-        return None if secret is None else secret.value
 
     async def audited_from(self) -> str | None:
         return None

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from callgate.audit.keys import keyed_hash
 from callgate.audit.records import CallRecord
 from callgate.core.events import (
     CALLED,
@@ -41,7 +40,6 @@ from callgate.core.ops import (
     PutEntry,
     PutGrant,
     PutPin,
-    PutSecret,
     Reap,
     Reaped,
     Release,
@@ -1142,7 +1140,6 @@ async def test_an_end_that_is_not_applied_puts_nothing_into_the_outbox(world: Wo
 async def test_the_records_of_interrupted_calls_are_in_the_outbox_at_once(world: World, by: Any) -> None:
     dead, living = await world.open(), await world.open()
     session = await new_session(dead)
-    await dead.commit(PutSecret(name="audit", value="00" * 32))
     await dead.commit(Acquire(session=session, owner=dead.owner, at=1.0))
     lost = start(dead, session, turn_id="t1", caller="cli", summary='{"a":1}', principal="local")
     await dead.commit(lost)
@@ -1165,7 +1162,7 @@ async def test_the_records_of_interrupted_calls_are_in_the_outbox_at_once(world:
         session=session,
         cwd="/w",
         args='{"a":1}',
-        args_hash=keyed_hash(bytes(32), "a" * 64),
+        args_hash="a" * 64,
         result=end.payload["message"],
         error_class="execution_error",
         reason="interrupted",
@@ -1274,14 +1271,6 @@ async def test_of_several_who_claim_a_record_of_the_dead_one_gets_it(world: Worl
     back = ClaimOutbox(calls=(done,), owner="", expected=winner.owner)
     assert await winner.commit(back) == ((done,),)
     assert await loser.commit(ClaimOutbox(calls=both, owner=loser.owner)) == ((done,),)
-
-
-async def test_a_shared_secret_is_the_one_that_was_put_first(world: World) -> None:
-    stores = [await world.open() for _ in range(3)]
-    assert await stores[0].get_secret("key") is None
-    standing = await asyncio.gather(*(s.commit(PutSecret(name="key", value=s.owner)) for s in stores))
-    assert len(set(standing)) == 1
-    assert [await store.get_secret("key") for store in stores] == [standing[0][0]] * 3
 
 
 async def test_nothing_of_a_living_process_is_reaped(world: World) -> None:

@@ -12,12 +12,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from callgate.config.secrets.sealing import SealingKey, unseal
+from callgate.config.secrets.shared_entries import KIND
+from callgate.config.secrets.shared_keys import SERVERS
 from callgate.storage.postgres.location import PostgresLocation
 from callgate.storage.postgres.store import PostgresStore
 from callgate.storage.sqlite.store import SqliteStore
 from tests.unit.surfaces.http.instances import Client
 
 LIMIT_S = 60.0
+KEY_VARIABLE = "CALLGATE_SECRETS_KEY"
+SECRETS_KEY = "correct horse battery staple, and more"
 GREETING = "Good day to you, and to everyone who watches from afar.\n" * 30
 """Long enough to be shown while it is being said."""
 
@@ -75,6 +80,7 @@ class Cluster:
             private.mkdir(mode=0o700)
         self._servers: list[ServerProcess] = []
         self._settings = ""
+        self.secrets = f'[secrets]\nkey_env = "{KEY_VARIABLE}"\n'
         self.settings("")
 
     def settings(self, text: str, replies: str = "") -> None:
@@ -93,8 +99,18 @@ class Cluster:
         home = self.base / f"h-{name}"
         home.mkdir(mode=0o700, exist_ok=True)
         store = f'[store]\nurl = "{self.location.url}"\nschema = "{self.location.schema}"\n'
-        (home / "settings.toml").write_text(self._settings + store)
+        (home / "settings.toml").write_text(self._settings + store + self.secrets)
         return home
+
+    async def servers_key(self) -> bytes:
+        """The key with which the servers sign what they carry."""
+        async with await self.open_store() as store:
+            if self.location is None:
+                value = (self.home / SERVERS).read_text()
+            else:
+                (entry,) = [each for each in await store.entries(KIND) if each.name == SERVERS]
+                value = unseal(SERVERS, json.loads(entry.value), [SealingKey(SECRETS_KEY)])
+            return bytes.fromhex(json.loads(value)["key"])
 
     async def open_store(self) -> SqliteStore | PostgresStore:
         if self.location is None:
@@ -111,6 +127,7 @@ class Cluster:
                     "CALLGATE_HOME": str(self.home_of(name)),
                     "SERVERS_TEST": str(self.base),
                     "PYTHONPATH": os.getcwd(),
+                    KEY_VARIABLE: SECRETS_KEY,
                     **environment,
                 },
                 stdin=subprocess.PIPE,

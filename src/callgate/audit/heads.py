@@ -58,12 +58,12 @@ def verify_logs(
     heads: Mapping[str, Head],
     *,
     homes: Collection[str] | None = None,
-    key: bytes | None = None,
+    keys: Sequence[bytes] = (),
 ) -> Verdict:
     """Check each log, and that they have what the heads say. `homes`: only the chains of these
     are expected; None: all."""
     ends = {chain: (head.n, head.hash) for chain, head in heads.items()}
-    found = [verify(each.path, key=key, expected=ends) for each in logs]
+    found = [verify(each.path, keys=keys, expected=ends) for each in logs]
     missing = []
     for chain, head in heads.items():
         if homes is not None and head.home not in homes:

@@ -1,9 +1,10 @@
 """The key of the log. Arguments are hashed with it, so that a short secret cannot be guessed from
 the hash; lines that say which files were dropped are signed with it.
 
-It lies in a file beside the log, so that a line waits for nothing, and in the store, so that
-several servers share it; where they differ, the store's counts. Whoever has both the key and a
-guess can check the guess: the log alone, copied elsewhere, tells nobody.
+The key is in a file next to the log, so that no line waits for it. Servers that share a store
+have one key, encrypted in the store (`config.secrets.shared_keys`); a server that gets another key
+from there keeps the earlier ones in its file, because older lines are signed with them. A reader of
+the log who also has the key can check a guess; the log alone is not enough.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import secrets
 import stat
 from hashlib import blake2b
 
-NAME = "audit"
-"""Of the key in the store."""
 _PREFIX = "keyed:"
 """What hashes of older lines, which are plain SHA-256, do not begin with."""
 _SIZE = 32
+_MOST_KEYS = 8
+"""Keys that the file keeps, the current one first."""
 
 
 def keyed_hash(key: bytes, sha256: str) -> str:
@@ -40,18 +41,28 @@ def key_path(log: str) -> str:
 
 
 def read_key(log: str) -> bytes | None:
-    """The key beside a log, if there is one."""
+    """Return the current key next to a log, if there is one."""
+    return next(iter(read_keys(log)), None)
+
+
+def read_keys(log: str) -> tuple[bytes, ...]:
+    """Return the keys next to a log: the current one, then those that signed older lines."""
     try:
         descriptor = os.open(key_path(log), os.O_RDONLY | os.O_NONBLOCK)  # a pipe is not waited for
         with open(descriptor, encoding="ascii") as file:
-            is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
-            return parse_key(file.read(2 * _SIZE)) if is_file else None
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return ()
+            lines = file.read(_MOST_KEYS * (2 * _SIZE + 1)).split("\n")
     except (OSError, ValueError):
-        return None
+        return ()
+    first = parse_key(lines[0][: 2 * _SIZE])
+    if first is None:
+        return ()
+    return (first, *(key for line in lines[1:] if (key := parse_key(line)) is not None))
 
 
 def parse_key(text: str | None) -> bytes | None:
-    """A key as the file and the store have it; None for what is none."""
+    """Decode a key; None if the text is not one."""
     try:
         key = bytes.fromhex(text or "")
     except ValueError:
@@ -74,13 +85,16 @@ def make_key(log: str) -> bytes:
 
 
 def save_key(log: str, key: bytes, *, anew: bool = True) -> None:
-    """Write the key beside a log. `FileExistsError` if one is there that may not be replaced."""
+    """Write the key next to a log, before the keys that are there. `FileExistsError` if one is
+    there that may not be replaced."""
     path = key_path(log)
+    earlier = [each for each in read_keys(log) if each != key] if anew else []
+    text = "\n".join(each.hex() for each in [key, *earlier][:_MOST_KEYS])
     temporary = f"{path}.{secrets.token_hex(8)}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         try:
-            os.write(descriptor, key.hex().encode())
+            os.write(descriptor, text.encode())
         finally:
             os.close(descriptor)
         if anew:

@@ -12,12 +12,12 @@ share a store, it has such copies (`heads`).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
 
-from callgate.audit.keys import drop_signature, read_key
+from callgate.audit.keys import drop_signature, read_keys
 from callgate.audit.records import after_remains, line_hash
 from callgate.audit.segments import open_segments
 
@@ -71,17 +71,17 @@ _decode = msgspec.json.Decoder(_Link).decode
 def verify(
     path: str,
     *,
-    key: bytes | None = None,
+    keys: Sequence[bytes] = (),
     most: int = 100,
     expected: Mapping[str, tuple[int, str]] = MappingProxyType({}),
 ) -> Verification:
     """Check every file of a log; at most `most` problems are listed.
 
-    `key` is that of the log; by default the one beside it. Without one, signatures are not
-    checked. `expected` are numbers and hashes of lines that the chains had, as far as they are in
-    this log.
+    `keys` may have signed lines, in addition to those next to the log. Without any, signatures
+    are not checked. `expected` are numbers and hashes of lines that the chains had, as far as they
+    are in this log.
     """
-    check = _Check(key or read_key(path), expected)
+    check = _Check((*read_keys(path), *keys), expected)
     segments = 0
     for segment, number, file in open_segments(path):
         segments += 1
@@ -105,8 +105,8 @@ def verify(
 
 
 class _Check:
-    def __init__(self, key: bytes | None, expected: Mapping[str, tuple[int, str]]) -> None:
-        self._key = key
+    def __init__(self, keys: Sequence[bytes], expected: Mapping[str, tuple[int, str]]) -> None:
+        self._keys = keys
         self._expected = expected
         self._is_signed = False
         """Whether a line was read that a version wrote which signs."""
@@ -174,7 +174,8 @@ class _Check:
         """A line says that files were dropped. Older versions did not sign that."""
         fields = link.chain, link.n, link.kept_from, link.dropped_last
         is_new = self._is_signed or bool(link.dropped_last)
-        if self._key and is_new and link.signature != drop_signature(self._key, *fields):
+        signatures = [drop_signature(key, *fields) for key in self._keys]
+        if signatures and is_new and link.signature not in signatures:
             what = "it says that files were dropped, without the signature of this log"
             self.problems.append(Problem(self._file, number, what))
             return

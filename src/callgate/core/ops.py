@@ -382,13 +382,6 @@ class DropEntry(Op[EntryReceipt], frozen=True, kw_only=True):
     expected: int | None = None
 
 
-class PutSecret(Op[str], frozen=True, kw_only=True):
-    """Set a shared value unless there is one; the one that stands."""
-
-    name: str
-    value: str
-
-
 class Reap(Op[Reaped], frozen=True, kw_only=True):
     """End what a process that is gone has left open. Nothing happens while it lives.
 

@@ -126,17 +126,6 @@ class CutSession(msgspec.Struct, frozen=True, kw_only=True):
         return self.session_id
 
 
-class StoredSecret(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that is made once and shared by all processes."""
-
-    name: str
-    value: str
-
-    @property
-    def key(self) -> str:
-        return self.name
-
-
 class SharedEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A value that every process which shares the store sees: a rule, a pin, a server's address."""
 

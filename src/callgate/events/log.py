@@ -133,8 +133,6 @@ class SessionLog:
         self._in_flight: set[asyncio.Future[Any]] = set()
         self._journal = journal
         self._checkpoint: asyncio.TimerHandle | None = None
-        self.on_first_session: Callable[[], Op[Any]] | None = None
-        """Makes what is committed with the next session that is made. Idempotent."""
         self.on_checkpoint: Callable[[], None] | None = None
         """Called once a second while something is written."""
         self._has_gap = False
@@ -375,8 +373,6 @@ class SessionLog:
         ops: list[Op[Any]] = []
         if making:
             ops = _creation(logged.session, self._store.owner)
-            if self.on_first_session is not None:
-                ops.append(self.on_first_session())
         logged.stored = True
         if logged.missed:
             events.append(_gap(logged))
@@ -407,7 +403,6 @@ class SessionLog:
             logged.failing = False
             if making:
                 logged.fence = results[1]
-                self.on_first_session = None
             if waited is not None and not waited.future.done():
                 waited.future.set_result(results[-1])
             if not logged.has_output:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from callgate.audit.forward import end_of
+from callgate.config.secrets.shared_keys import ACCESS, SERVERS, key_finder
 from callgate.core.sessions import Mode
 from callgate.instance.directories import ServedDirectories
 from callgate.instance.errors import CannotServe
@@ -43,7 +44,9 @@ def open_http(
     home, settings = wired.home, wired.settings
     try:
         path = token_path(home.path, record.pid)
-        access = Access(path) if wired.sharing is None else SharedAccess(path, wired.runtime.store)
+        access = Access(path)
+        if wired.sharing is not None:
+            access = SharedAccess(path, wired.runtime.store, key_finder(home, ACCESS))
         private = private_name(home.path) if bound.is_local else None
         names = Names(
             bound,
@@ -80,6 +83,7 @@ def open_http(
         servers=Servers(
             wired.runtime.store,
             _description(names, record),
+            key_finder(home, SERVERS),
             partial(is_same_directory, home.path, os.stat(home.path)),
         ),
         draining=draining,

@@ -3,9 +3,8 @@
     header = base64url(JSON of `Carried`) "." base64url(HMAC-SHA256 with the key of all servers)
 
 The signature covers the recipient, method, target, hash of the body, time, nonce and the client
-on whose behalf it is sent. The key is made once and shared through the store's secrets; it never
-leaves the servers. A request that is altered, meant for another server, too old, or seen before is
-refused (`BadSignature`).
+on whose behalf it is sent. The servers share the key through the store, encrypted. A request that
+is altered, meant for another server, too old, or seen before is refused (`BadSignature`).
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ HEADER = "callgate-carried"
 MOVED = b"moved"
 REFUSED = b"refused"
 """Values of the header in an answer: the recipient is not the owner, or refuses the signature."""
-KEY = "servers-key"
-"""The name of the key among the store's secrets."""
 VALID_S = 30.0
 """How old a carried request may be, and how far the clocks of two servers may differ."""
 _LONGEST = 32_768
@@ -54,10 +51,6 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
 
     def covers(self, body: bytes) -> bool:
         return hmac.compare_digest(self.body_sha256, hash_of(body))
-
-
-def new_key() -> str:
-    return secrets.token_hex(32)
 
 
 def new_nonce() -> str:

@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from callgate.audit import keys
 from callgate.audit.backwards import time_of
 from callgate.audit.journals import chains_ahead
 from callgate.audit.reading import records_in
@@ -47,8 +46,6 @@ class Comparison(msgspec.Struct, frozen=True):
     calls: int
     """In the store, with an end."""
     problems: tuple[Problem, ...]
-    key: bytes | None = None
-    """Of the log, as the store has it."""
 
 
 class _Line(NamedTuple):
@@ -82,8 +79,7 @@ async def compare(
     if is_whole:
         await comparison.find_missing()
     await comparison.judge_unknown()
-    key = keys.parse_key(await store.get_secret(keys.NAME))
-    return Comparison(len(comparison.ends), tuple(comparison.problems[:MOST]), key)
+    return Comparison(len(comparison.ends), tuple(comparison.problems[:MOST]))
 
 
 class _Comparison:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from callgate.audit.keys import is_keyed, keyed_hash
 from callgate.audit.log import AuditLog
 from callgate.audit.reading import newest_first
 from callgate.audit.records import CallRecord
@@ -41,6 +42,8 @@ async def write_owed(store: Store, audit: AuditLog, home: HomeIdentity | None = 
     for number, record in enumerate(records):
         if record.call_id in known:
             continue
+        if record.args_hash is not None and not is_keyed(record.args_hash):
+            record.args_hash = keyed_hash(audit.key, record.args_hash)
         try:
             audit.append(record)
         except OSError:

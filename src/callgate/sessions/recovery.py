@@ -21,15 +21,21 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from callgate.audit import keys
 from callgate.audit.journals import any_dead
 from callgate.audit.log import AuditLog
-from callgate.core.ops import ExpireConfirmations, PutSecret
-from callgate.core.stores import Store, StoreError, StoreUnreadable, StoreUnwritable, reap_dead
+from callgate.core.ops import ExpireConfirmations
+from callgate.core.stores import (
+    Store,
+    StoreError,
+    StoreMisconfigured,
+    StoreUnreadable,
+    StoreUnwritable,
+    reap_dead,
+)
 from callgate.events.log import SessionLog
 
 if TYPE_CHECKING:  # most stores have one home
@@ -56,16 +62,20 @@ class Recovery:
         audit: AuditLog | None,
         directory: str,
         home: HomeIdentity | None = None,
+        find_key: Callable[[Store], Awaitable[bytes]] | None = None,
     ) -> None:
         """`directory` is that of the processes' files. Without an audit log nothing is closed:
-        whoever has one does it. `home`: one of several that share the store."""
+        whoever has one does it. `home`: one of several that share the store; `find_key` finds the
+        key that their audit logs have in common."""
         self._home = home
+        self._find_key = find_key
         self._log = log
         self._audit = audit
         self._directory = directory
         self._is_key_shared = False
         self.refusal: str | None = None
-        """Why this runtime must not live on: its home is a copy of another that is in use."""
+        """Why this runtime must not live on: its home is a copy of another that is in use, or its
+        key does not decrypt the secrets of the store."""
 
     async def enter(self, store: Store) -> Store:
         """A store in which nothing of the dead is open, unless it cannot be read now: then they
@@ -119,37 +129,18 @@ class Recovery:
         return await recover(store, self._audit, self._directory, self._home)
 
     async def _share_key(self, store: Store) -> None:
-        """Have one key for the hashes of the audit log in all processes."""
-        audit = self._audit
-        if audit is None:
-            return
-
-        def put() -> PutSecret:
-            return PutSecret(name=keys.NAME, value=audit.key.hex())
-
-        try:
-            if await use_key_of(store, audit) is None:
-                if self._home is not None:  # another home has a file with another key
-                    await store.commit(put())
-                    await use_key_of(store, audit)
-                    self._is_key_shared = True
-                    return
-                self._log.on_first_session = put
+        """Use the key that the audit logs of all homes have in common."""
+        if self._audit is None or self._find_key is None:
             self._is_key_shared = True
+            return
+        try:
+            self._audit.use_key(await self._find_key(store))
+            self._is_key_shared = True
+        except StoreMisconfigured as error:
+            self.refusal = str(error)
         except (StoreError, OSError) as error:
-            if not isinstance(error, StoreUnreadable):
-                self._is_key_shared = True  # as far as it can be
-            self._log.on_first_session = put  # unless there is one by then
+            self._is_key_shared = not isinstance(error, StoreUnreadable)  # as far as it can be
             _log.warning("the key of the audit log is not shared: %s", error)
-
-
-async def use_key_of(store: Store, audit: AuditLog) -> bytes | None:
-    """Use the key that the store has for the audit log, if it has one. `OSError` where the file
-    with it cannot be written."""
-    key = keys.parse_key(await store.get_secret(keys.NAME))
-    if key is not None:
-        audit.use_key(key)
-    return key
 
 
 async def needs_recovery(store: Store, directory: str, home: HomeIdentity | None = None) -> bool:
@@ -185,8 +176,6 @@ async def recover(
     """
     try:
         async with _alone(directory):
-            with suppress(OSError):  # then it is used all the same
-                await use_key_of(store, audit)
             await _recover(store, audit, directory, home)
             return True
     except (StoreUnwritable, StoreUnreadable) as error:

@@ -37,7 +37,6 @@ from callgate.core.ops import (
     PutEntry,
     PutGrant,
     PutPin,
-    PutSecret,
     Reap,
     Release,
     ResolveConfirmation,
@@ -52,7 +51,6 @@ from callgate.core.stored import (
     Pin,
     SharedEntry,
     StoredGrant,
-    StoredSecret,
     StoredSession,
 )
 from callgate.core.stores import SessionLocked, StaleOwner
@@ -306,14 +304,6 @@ def _drop_entry(op: DropEntry, view: View) -> EntryReceipt:
     return EntryReceipt(True, None)
 
 
-def _put_secret(op: PutSecret, view: View) -> str:
-    known = view.get(StoredSecret, op.name)
-    if known is None:
-        known = StoredSecret(name=op.name, value=op.value)
-        view.put(known)
-    return known.value
-
-
 _MEANINGS: dict[type[Op[Any]], Callable[[Any, View], Any]] = {
     NewSession: _new_session,
     UpdateSession: _update_session,
@@ -341,6 +331,5 @@ _MEANINGS: dict[type[Op[Any]], Callable[[Any, View], Any]] = {
     DropEntry: _drop_entry,
     PutBlob: _put_blob,
     DropBlob: _drop_blob,
-    PutSecret: _put_secret,
     Reap: calls.reap,
 }

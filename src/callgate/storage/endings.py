@@ -8,12 +8,11 @@ from typing import Any
 
 import msgspec
 
-from callgate.audit import keys
 from callgate.audit.records import CallRecord
 from callgate.core.errors import DENIALS, ToolErrorClass
 from callgate.core.events import EVENTS_LOST, FAILED, Event
 from callgate.core.ids import ulid
-from callgate.core.stored import CallState, OutboxRecord, StoredCall, StoredSecret
+from callgate.core.stored import CallState, OutboxRecord, StoredCall
 from callgate.storage.encoding import decode_event, encode
 from callgate.storage.views import View
 
@@ -55,7 +54,8 @@ def failure(
 
 
 def record_of(call: StoredCall, event: Event, view: View) -> OutboxRecord:
-    """The record of a call that ended with a `failure`: what is known of it. No log has a line."""
+    """Make the record of a call that ended with a `failure`. No log has a line of it; whoever
+    writes the line replaces the hash of the arguments by a keyed one."""
     error_class = event.payload["error_class"]
     refused = call.called is None and error_class in DENIALS
     record = CallRecord(
@@ -69,7 +69,7 @@ def record_of(call: StoredCall, event: Event, view: View) -> OutboxRecord:
         session=call.session_id,
         cwd=view.session(call.session_id).workspace,
         args=call.summary,
-        args_hash=_keyed(call.arguments_sha256, view),
+        args_hash=call.arguments_sha256 or None,
         result=event.payload["message"],
         error_class=error_class,
         reason=event.payload.get("reason"),
@@ -80,15 +80,6 @@ def record_of(call: StoredCall, event: Event, view: View) -> OutboxRecord:
         tool_use_id=call.tool_use_id if call.tool_use_id != call.id else None,
     )
     return OutboxRecord(call_id=call.id, owner="", record=encode(record))
-
-
-def _keyed(sha256: str, view: View) -> str | None:
-    """As lines have it; None where there is no key to hash it with."""
-    stored = view.get(StoredSecret, keys.NAME)
-    if keys.is_keyed(sha256):
-        return sha256
-    key = None if stored is None else keys.parse_key(stored.value)
-    return None if key is None else keys.keyed_hash(key, sha256)
 
 
 def started_call(called: Event, owner: str = "") -> StoredCall:

@@ -52,7 +52,6 @@ TABLES: Mapping[str, Table] = {
     "blobs": Table(("sha256", "data"), ("sha256",)),
     "outbox": Table(("id", "owner", "body"), ("id",)),
     "cut_sessions": Table(("id", "body"), ("id",)),
-    "secrets": Table(("id", "body"), ("id",)),
     "entries": Table(("kind", "name", "body"), ("kind", "name")),
     "entry_kinds": Table(("kind", "touch"), ("kind",)),
     "marks": Table(("name", "value"), ("name",)),

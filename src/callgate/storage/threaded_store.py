@@ -68,7 +68,6 @@ class Reads(Protocol[D]):
     def get_blob(self, db: D, sha256: str) -> bytes | None: ...
     def cut_sessions(self, db: D) -> list[CutSession]: ...
     def entries(self, db: D, kind: str) -> list[SharedEntry]: ...
-    def get_secret(self, db: D, name: str) -> str | None: ...
     def audited_from(self, db: D) -> str | None: ...
 
 
@@ -247,9 +246,6 @@ class ThreadedStore(Generic[C]):
 
     async def entries(self, kind: str) -> Sequence[SharedEntry]:
         return await self._read(self._reads.entries, kind)
-
-    async def get_secret(self, name: str) -> str | None:
-        return await self._read(self._reads.get_secret, name)
 
     async def audited_from(self) -> str | None:
         return await self._read(self._reads.audited_from)

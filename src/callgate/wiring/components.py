@@ -159,9 +159,13 @@ def _write_answer(home: Home, call: ToolCall, subject: Subject, answer: Answer) 
 
 
 def find_shared_store(home: Home, settings: Settings) -> SharedStore | None:
-    """The store that the settings name, which other homes use too."""
+    """Return the store that the settings name, which other homes use too. Raises `SettingsError`,
+    also where there is no key for the secrets in it."""
     if not settings.store.is_shared:
         return None
+    from callgate.config.secrets.shared_keys import require_key  # lazy: few share  # noqa: PLC0415
+
+    require_key(settings, os.environ)
     return shared_store(home, settings.store)
 
 
@@ -182,7 +186,13 @@ def session_log(
         return await recovery.enter(store)
 
     log = SessionLog(open_and_recover, audit)
-    recovery = Recovery(log, audit, home.processes, None if shared is None else shared.home)
+    if shared is None or audit is None:
+        recovery = Recovery(log, audit, home.processes)
+        return log, recovery
+    from callgate.config.secrets.shared_keys import AUDIT, key_finder  # lazy: few share  # noqa: PLC0415
+
+    find_key = key_finder(home, AUDIT, lambda: audit.key)
+    recovery = Recovery(log, audit, home.processes, shared.home, find_key)
     return log, recovery
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from callgate.audit import log as log_module
-from callgate.audit.keys import key_path, make_key, read_key
+from callgate.audit.keys import key_path, make_key, read_keys
 from callgate.audit.log import AuditLog
 from callgate.audit.old_segments import old_segments
 from callgate.audit.reading import tail
@@ -226,11 +226,11 @@ def test_without_the_key_signatures_are_not_checked(path: str) -> None:
     log = _filled(path)
     log.drop(_old(path, 1_020))
     log.close()
-    key = read_key(path)
+    keys = read_keys(path)
     os.unlink(key_path(path))
     assert verify(path).ok
-    assert verify(path, key=key).ok
-    assert not verify(path, key=bytes(32)).ok
+    assert verify(path, keys=keys).ok
+    assert not verify(path, keys=[bytes(32)]).ok
 
 
 def test_an_older_version_said_what_it_dropped_without_a_signature(path: str) -> None:

@@ -24,6 +24,7 @@ from callgate.storage.moving import NotMovable
 from callgate.storage.postgres.inspection import Inspection, inspect, shares_sessions
 from callgate.storage.postgres.moving import PostgresMovable
 from tests import postgres
+from tests.shared_stores import SECRETS
 from tests.unit.cli.running import callgate, installed
 
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
@@ -36,7 +37,7 @@ def cluster() -> Iterator[postgres.Cluster]:
 
 
 def diagnosed(home: Path, cwd: Path, store: str, **env: str) -> dict[str, Any]:
-    (home / "settings.toml").write_text(f"[store]\n{store}\n")
+    (home / "settings.toml").write_text(f"[store]\n{store}\n{SECRETS}")
     found = installed("doctor", "--json", cwd=cwd, env=env).json
     [finding] = [each for each in found["checks"] if each["check"] == "store"]
     return finding

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.shared_stores import SECRETS
 from tests.unit.cli.running import callgate
 
 
@@ -88,7 +89,7 @@ def test_wrong_words_are_named(allowed: Path, words: tuple[str, ...]) -> None:
 
 
 def test_homes_that_share_a_store_share_what_is_written(ws: Path, home: Path, tmp_path: Path) -> None:
-    (home / "settings.toml").write_text(f'[store]\nurl = "sqlite://{tmp_path}/shared"\n')
+    (home / "settings.toml").write_text(f'[store]\nurl = "sqlite://{tmp_path}/shared"\n{SECRETS}')
     for _ in range(3):
         assert callgate("call", "write_file", "path=a.md", "content=x", "--yes", cwd=ws).code == 0
     ran = callgate("policy", "suggest", "--write", cwd=ws)

@@ -12,10 +12,12 @@ import pytest
 from callgate.sandbox.processes.command_marks import MARK
 from callgate.storage.postgres.location import PostgresLocation
 from callgate.storage.postgres.moving import PostgresMovable
+from callgate.storage.postgres.schema import FORMAT
 from callgate.storage.postgres.store import PostgresStore
 from callgate.storage.sqlite.store import SqliteStore
 from tests import postgres
 from tests.contract.stores import append, new_session
+from tests.shared_stores import SECRETS
 from tests.unit.cli.instances import short_directory
 from tests.unit.cli.running import AtTerminal, callgate, start
 
@@ -45,12 +47,14 @@ async def with_session(home: Path) -> str:
 async def test_after_a_move_the_commands_show_the_same_sessions(
     home: Path, tmp_path: Path, location: PostgresLocation
 ) -> None:
+    (home / "settings.toml").write_text(SECRETS)
     made = callgate("call", "list_dir", "path=.", cwd=tmp_path)
     assert made.code == 0
     listed = callgate("sessions", "list", "--all", "--json", cwd=tmp_path).answer
     events = callgate("events", "--json", cwd=tmp_path).out
     ran = callgate(*moves(location, "--yes", "--write-settings"), cwd=tmp_path)
     assert ran.code == 0, ran.err
+    assert "a shared store needs [secrets]" in ran.err
     assert "both sides hold the same" in ran.err and "callgate.db.moved" in ran.err
     named = tomllib.loads((home / "settings.toml").read_text())
     assert named["store"] == {"url": location.url, "schema": location.schema}
@@ -123,7 +127,6 @@ async def test_a_store_in_use_is_not_moved(home: Path, tmp_path: Path, location:
         assert (ran.code, ran.json["error"]["reason"]) == (3, "store_in_use")
         assert f"process {os.getpid()}" in ran.json["error"]["message"]
     async with await PostgresStore.open(location) as store:
-        await store.get_secret("x")
         await new_session(store)
         ran = callgate(*moves(location, "--yes", "--json"), cwd=tmp_path)
         assert (ran.code, ran.json["error"]["reason"]) == (3, "store_in_use")
@@ -226,7 +229,7 @@ async def test_status_tells_of_the_database(home: Path, tmp_path: Path, location
         await append(store, await new_session(store), "one")
         found = callgate("store", "status", "--json", cwd=tmp_path).json
         assert found["processes"] == [f"another process ({store.owner})"]
-    assert (found["reachable"], found["format"], found["rows"]["events"]) == (True, 1, 1)
+    assert (found["reachable"], found["format"], found["rows"]["events"]) == (True, FORMAT, 1)
     assert abs(found["clock_skew_s"]) < 5 and found["bytes"] > 0
     assert int(found["version"].split(".")[0]) >= 15
 
@@ -248,7 +251,7 @@ def test_status_says_that_the_database_is_away(home: Path, tmp_path: Path) -> No
     ],
 )
 def test_an_address_that_is_none_is_said_and_its_password_is_not(home: Path, tmp_path: Path, store: str) -> None:
-    (home / "settings.toml").write_text(f"[store]\n{store}\n")
+    (home / "settings.toml").write_text(f"[store]\n{store}\n{SECRETS}")
     read = callgate("call", "list_dir", "path=.", cwd=tmp_path)
     write = callgate("call", "write_file", "path=a", "content=x", "--yes", cwd=tmp_path)
     listed, status, health = (

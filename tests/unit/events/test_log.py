@@ -10,7 +10,7 @@ import pytest
 
 from callgate.core.events import EVENTS_LOST, OUTPUT_DELTA, SESSION_CREATED, Event
 from callgate.core.ids import ulid
-from callgate.core.ops import Append, Op, PutSecret, UpdateSession
+from callgate.core.ops import Append, Op, UpdateSession
 from callgate.core.sessions import Session
 from callgate.core.stores import (
     SessionLocked,
@@ -152,16 +152,6 @@ async def test_what_a_full_disk_cost_is_counted_in_its_place(desk: Desk, monkeyp
     events = await desk.store.read_events(desk.session.id)
     assert [event.type for event in events] == [SESSION_CREATED, *["note"] * 5, EVENTS_LOST]
     assert events[-1].payload == {"missed": 5}
-
-
-async def test_what_belongs_to_the_first_session_is_written_with_the_one_that_is_made_at_last(desk: Desk) -> None:
-    desk.log.on_first_session = lambda: PutSecret(name="audit", value="ab" * 32)
-    desk.store.full = True
-    desk.log.append(desk.session, desk.event())
-    await desk.log.flush()
-    desk.store.full = False
-    await desk.log.flush()
-    assert await desk.store.get_secret("audit") == "ab" * 32
 
 
 async def test_nothing_more_is_written_by_an_owner_who_lost_the_session() -> None:

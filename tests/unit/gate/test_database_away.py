@@ -21,6 +21,7 @@ from callgate.dispatch import record_writer
 from callgate.storage.postgres.location import PostgresLocation
 from callgate.storage.postgres.store import PostgresStore
 from tests import postgres
+from tests.shared_stores import SECRETS
 from tests.unit.cli.instances import short_directory
 from tests.unit.cli.running import Ran, callgate, start
 from tests.unit.storage.processes import all_events, child
@@ -44,7 +45,7 @@ def location(cluster: postgres.Cluster, home: Path) -> PostgresLocation:
 
 
 def write_settings(home: Path, location: PostgresLocation) -> None:
-    (home / "settings.toml").write_text(f'[store]\nurl = "{location.url}"\nschema = "{location.schema}"\n')
+    (home / "settings.toml").write_text(f'[store]\nurl = "{location.url}"\nschema = "{location.schema}"\n{SECRETS}')
 
 
 class Used:

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from callgate import Gate, tool
-from callgate.audit.keys import keyed_hash, make_key, save_key
+from callgate.audit.keys import keyed_hash, make_key
 from callgate.audit.reading import newest_first
-from callgate.storage.sqlite.store import SqliteStore
 
 
 @tool(side_effects="none")
@@ -39,20 +38,6 @@ async def test_a_short_secret_cannot_be_guessed_from_a_line(tmp_path: Path) -> N
     assert await hash_of_a_call(tmp_path / "another") != hashes[0]
     assert await hash_of_a_call(home, "4321") != hashes[0]
     assert stat.S_IMODE((home / "audit.key").stat().st_mode) == 0o600
-
-
-async def test_the_key_of_the_store_is_the_one_that_all_use(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    first = await hash_of_a_call(home)
-    log = str(home / "audit.jsonl")
-    async with await SqliteStore.open(str(home)) as store:
-        assert await store.get_secret("audit") == make_key(log).hex()
-    save_key(log, bytes(32))  # as a server would have it that never met this store
-    async with Gate(workspace=tmp_path, tools=[unlock], home=home) as gate:
-        await gate._wired.log.store()
-        await gate.call("unlock", {"pin": "1234"})
-    line, _ = next(newest_first(log))
-    assert line.args_hash == first == await hash_of_a_call(home)
 
 
 async def test_where_no_key_can_be_written_calls_without_effects_run_and_are_hashed(tmp_path: Path) -> None:

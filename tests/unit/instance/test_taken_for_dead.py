@@ -11,13 +11,14 @@ from pathlib import Path
 import psycopg
 
 from tests import postgres
+from tests.shared_stores import SECRETS
 
 
 def test_a_server_that_others_took_for_dead_ends_and_says_why(database: postgres.Cluster, tmp_path: Path) -> None:
     home, workspace = tmp_path / "home", tmp_path / "work"
     home.mkdir(mode=0o700)
     workspace.mkdir()
-    (home / "settings.toml").write_text(f'[store]\nurl = "{database.url}"\nschema = "dead"\n')
+    (home / "settings.toml").write_text(f'[store]\nurl = "{database.url}"\nschema = "dead"\n{SECRETS}')
     command = [sys.executable, "-m", "callgate", "serve", "--no-http", "--workspace", str(workspace)]
     server = subprocess.Popen(
         command, env={**os.environ, "CALLGATE_HOME": str(home)}, stderr=subprocess.PIPE, text=True

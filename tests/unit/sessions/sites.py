@@ -15,6 +15,7 @@ from callgate.core.events import TERMINAL, Event
 from callgate.storage.postgres.location import PostgresLocation
 from callgate.storage.postgres.store import PostgresStore
 from callgate.storage.sqlite.store import SqliteStore
+from tests.shared_stores import SECRETS
 from tests.unit.gate.lives import mark, think
 from tests.unit.storage.processes import child
 
@@ -39,7 +40,7 @@ class Site:
         settings = f'[store]\nurl = "{url}"\nlost_after_minutes = {lost_after_minutes}\n'
         if self.location is not None:
             settings += f'schema = "{self.location.schema}"\n'
-        (home / "settings.toml").write_text(settings)
+        (home / "settings.toml").write_text(settings + SECRETS)
         return home
 
     @asynccontextmanager

@@ -254,9 +254,6 @@ class Generated:
     async def outbox(self) -> list[Any]:
         return []
 
-    async def get_secret(self, name: str) -> str | None:
-        return None
-
     async def read_all(self, after: str | None = None) -> EventPage:
         begin = int(after or 0)
         end = min(begin + self.PAGE, self._count)

@@ -16,18 +16,19 @@ import pytest
 
 from callgate.audit import verify as verification
 from callgate.audit.journals import any_dead, dead_journals, living_journals
-from callgate.audit.keys import key_path, keyed_hash, make_key, read_key
+from callgate.audit.keys import key_path, keyed_hash, make_key, read_key, read_keys
 from callgate.audit.log import AuditLog
 from callgate.audit.reading import newest_first
 from callgate.audit.records import CallRecord, encode
 from callgate.core.effects import SideEffects
 from callgate.core.events import CALLED, COMPLETED, FAILED, TERMINAL, Event
-from callgate.core.ops import Acquire, Append, FinishCall, Fork, NewSession, PutSecret, StartCall
+from callgate.core.ops import Acquire, Append, FinishCall, Fork, NewSession, StartCall
 from callgate.core.stored import StoredSession
-from callgate.core.stores import StoreUnreadable, Trouble
+from callgate.core.stores import Store, StoreUnreadable, Trouble
+from callgate.events.log import SessionLog
 from callgate.sessions import journal_lines, recovery
 from callgate.sessions.audit_comparison import compare
-from callgate.sessions.recovery import needs_recovery, recover
+from callgate.sessions.recovery import Recovery, needs_recovery, recover
 from tests.memory_store import MemoryStore, Tables
 from tests.unit.sessions.test_journal_lines import killed, line
 
@@ -247,33 +248,48 @@ async def end_with_effects(store: MemoryStore, session: str, fence: int, n: int,
     await store.commit(start, finish)
 
 
-async def test_who_recovers_signs_with_the_key_of_the_store(home: Path) -> None:
-    """The file with the key is not the one that counts: what is dropped is dropped for all to see."""
-    killed(home, *(line("s1", n) for n in range(12)), max_bytes=1_000)
-    store, key = MemoryStore(), bytes(range(32))
-    await store.commit(PutSecret(name="audit", value=key.hex()))
+async def test_lines_signed_with_an_earlier_key_stay_valid_when_the_homes_share_another(home: Path) -> None:
+    """A server that gets the key of its store keeps the one that signed its older lines."""
+    path, shared = str(home / "audit.jsonl"), bytes(range(32))
     audit = log_of(home, max_bytes=1_000, keep=1)
-    assert await recover(store, audit, str(home / "run"))
-    for n in range(20, 30):
-        audit.append(line("s1", n))
-        audit._looked = 0.0
+
+    def append(numbers: range) -> None:
+        for n in numbers:
+            audit.append(line("s1", n))
+            audit._looked = 0.0
+
+    async def find_key(store: Store) -> bytes:
+        return shared
+
+    async def opened() -> Store:
+        return store
+
+    append(range(12))
+    own = read_key(path)
+    store = MemoryStore()
+    recovery = Recovery(SessionLog(opened), audit, str(home / "run"), None, find_key)
+    await recovery.enter(store)
+    append(range(20, 30))
     audit.close()
-    assert read_key(str(home / "audit.jsonl")) == key
-    assert verification.verify(str(home / "audit.jsonl"), key=key).problems == ()
+    assert read_keys(path) == (shared, own)
+    assert verification.verify(path).problems == ()
+    os.unlink(key_path(path))
+    assert verification.verify(path, keys=[bytes(32)]).problems, "the key of a stranger"
 
 
-@pytest.mark.parametrize("value", ["", "abcd", "no key", "ab" * 100])
-async def test_a_key_in_the_store_that_is_none_is_not_used(home: Path, value: str) -> None:
+async def test_an_owed_line_has_a_keyed_hash(home: Path) -> None:
+    """The store does not have the key of the log, so whoever writes the line hashes with it."""
     killed(home, line("s1", 1))
     tables = Tables()
     dead, store = MemoryStore(tables), MemoryStore(tables)
-    await dead.commit(PutSecret(name="audit", value=value))
     fence = await begin(dead, "s2")
     await dead.commit(start_call(dead, "s2", fence, 7, 1.0))
     await dead.close()
+    (call,) = await store.open_calls()
     assert await recovered(home, store)
     assert lines_of(home)["c7"] == 1
-    assert (await compare(store, str(home / "audit.jsonl"), str(home / "run"))).key is None
+    (written,) = [each for each, _ in newest_first(str(home / "audit.jsonl")) if each.call_id == "c7"]
+    assert written.args_hash == keyed_hash(make_key(str(home / "audit.jsonl")), call.arguments_sha256)
 
 
 @pytest.mark.parametrize("make", [make_pipe, make_link, make_directory])

@@ -17,7 +17,6 @@ from callgate.core.ops import (
     PutEntry,
     PutGrant,
     PutPin,
-    PutSecret,
     Reap,
 )
 from callgate.core.pruning.ops import PruneEvents, PruneSessions
@@ -61,7 +60,6 @@ async def fill(store: Store, dead: Store) -> dict[str, Any]:
     await store.commit(waiting)
     await store.commit(PutPin(pin=Pin(source="mcp.x", tool="t", sha256="a" * 64, at=1.0)))
     (blob,) = await store.commit(PutBlob(data=bytes(range(256)) * 1_000))
-    await store.commit(PutSecret(name="key", value="s3cret"))
     await store.commit(PutEntry(kind="rules", name="one", value="1"))
     await store.commit(PutEntry(kind="rules", name="one", value="2"))
     cut = await new_session(dead, "/cut")
@@ -111,7 +109,6 @@ async def seen(store: Store, known: dict[str, Any]) -> dict[str, Any]:
     found["blob"] = await store.get_blob(known["blob"])
     found["outbox"] = await store.outbox()
     found["cut"] = await store.cut_sessions()
-    found["secret"] = await store.get_secret("key")
     found["entries"] = await store.entries("rules")
     found["audited"] = await store.audited_from() or "ZTA"  # from the beginning
     return found

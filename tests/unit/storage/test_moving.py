@@ -18,7 +18,7 @@ import apsw
 import psycopg
 import pytest
 
-from callgate.core.ops import NewSession, PutSecret
+from callgate.core.ops import NewSession, PutEntry
 from callgate.core.stores import StoreDamaged, StoreUnwritable
 from callgate.storage.moving import (
     TABLES,
@@ -378,7 +378,7 @@ async def test_a_damaged_file_is_refused_with_what_could_be_saved_of_it(
 
 async def test_a_name_that_postgresql_cannot_hold_is_said(tmp_path: Path, location: PostgresLocation) -> None:
     async with await SqliteStore.open(str(tmp_path / "a")) as store:
-        await store.commit(PutSecret(name="a\0b", value="x"))
+        await store.commit(PutEntry(kind="k", name="a\0b", value="x"))
     with pytest.raises(NotMovable, match="NUL"):
         move(sqlite(tmp_path / "a"), PostgresMovable(location))
     assert PostgresMovable(location).row_counts() == {}

@@ -47,7 +47,6 @@ _READS: dict[str, Callable[[apsw.Connection, str], Any]] = {
     "get_call": reads.get_call,
     "grants": reads.grants,
     "get_blob": reads.get_blob,
-    "get_secret": reads.get_secret,
     "audited_from": lambda db, session: reads.audited_from(db),
     "dead_owners": lambda db, session: reads.dead_owners(db, lambda owner: True),
     "entries": lambda db, session: reads.entries(db, "rule"),

@@ -42,7 +42,6 @@ from callgate.core.ops import (
     PutConfirmation,
     PutGrant,
     PutPin,
-    PutSecret,
     Reap,
     Release,
     ResolveConfirmation,
@@ -193,7 +192,6 @@ _anywhere = st.one_of(
     st.builds(PutPin, pin=_pin),
     _budgets,
     st.builds(ClearOutbox, calls=st.lists(_calls, max_size=2).map(tuple)),
-    st.builds(PutSecret, name=st.just("key"), value=st.sampled_from(["1", "2"])),
     st.builds(DropPins, source=st.sampled_from(["a", "b"]), tool=st.sampled_from([None, "x"])),
     st.builds(PutBlob, data=st.sampled_from([b"1", b"2"])),
     st.builds(DropBlob, sha256=st.just("6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b")),
@@ -295,6 +293,5 @@ async def state(store: Any) -> Any:
         "dead": await store.dead_owners(),
         "outbox": [await store.outbox(), await store.outbox(of_dead=True)],
         "cut": await store.cut_sessions(),
-        "secret": await store.get_secret("key"),
         "ledgers": [await store.entries(ledger_kind(each)) for each in _LEDGERS],
     }

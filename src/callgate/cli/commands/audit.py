@@ -71,8 +71,7 @@ def verify(options: Namespace) -> int:
             return _verify_several(options, shared)
         file = options.file[0] if options.file else None
         compared = None if file is not None else _compare(options, path)
-        key = None if compared is None else compared.key
-        found = check(path if file is None else _existing(file), key=key)
+        found = check(path if file is None else _existing(file))
     except OSError as error:
         raise _unreadable(error) from error
     if compared is not None:

@@ -216,6 +216,8 @@ def _show_moved(
         say(f"before a callgate starts, take [store] out of {home.settings}")
     if URL_VARIABLE in settings.values():
         say(f"and the address, with its password, into the variable {URL_VARIABLE}")
+    if target.is_shared:
+        say("a shared store needs [secrets] key_env or key_command, the same key on every server")
     if source.is_shared:
         say(f'the old schema stays; once you are sure: drop schema "{source.schema}" cascade')
     else:

@@ -9,12 +9,16 @@ from argparse import Namespace
 import msgspec
 
 from callgate.audit.heads import KIND, Head, LogFile, Verdict, read_heads, verify_logs
-from callgate.audit.keys import NAME, parse_key
+from callgate.audit.keys import read_key
 from callgate.audit.verify import Problem, Verification
+from callgate.cli.errors import CliError
 from callgate.cli.records.stores import not_found, with_store
 from callgate.config.home import Home
 from callgate.config.home_ids import known_home_id
+from callgate.config.secrets.sealing import SecretsError
+from callgate.config.secrets.shared_keys import AUDIT, known_key
 from callgate.config.stores import SharedStore
+from callgate.core.errors import ToolErrorClass
 from callgate.core.stores import Store
 from callgate.sessions.audit_comparison import Comparison, compare
 
@@ -57,8 +61,8 @@ async def _check(store: Store, options: Namespace, shared: SharedStore) -> Share
             raise not_found(f"there is no file {log.path}")
     heads = read_heads(await store.entries(KIND))  # before the logs, which only grow
     expected = {shared.home.id} if is_ours else None
-    key = parse_key(await store.get_secret(NAME))
-    verdict = await asyncio.to_thread(verify_logs, logs, heads, homes=expected, key=key)
+    keys = await _shared_keys(store, logs)
+    verdict = await asyncio.to_thread(verify_logs, logs, heads, homes=expected, keys=keys)
     unchecked = _unchecked(heads, logs)
     comparison = None
     if not options.file:
@@ -72,6 +76,19 @@ async def _check(store: Store, options: Namespace, shared: SharedStore) -> Share
             is_whole=not unchecked,
         )
     return _merged(logs, verdict, comparison, unchecked)
+
+
+async def _shared_keys(store: Store, logs: list[LogFile]) -> tuple[bytes, ...]:
+    """Return the key that the homes share, if a log has none next to it."""
+    if all(read_key(each.path) is not None for each in logs):
+        return ()
+    try:
+        key = await known_key(Home.from_environment(), AUDIT, store)
+    except SecretsError as error:
+        raise CliError(
+            str(error), error_class=ToolErrorClass.EXECUTION_ERROR, reason="secrets"
+        ) from None
+    return () if key is None else (key,)
 
 
 def _beside(path: str) -> Home:

@@ -11,6 +11,8 @@ from callgate.cli.errors import FAILED, OK
 from callgate.cli.records.stores import with_store
 from callgate.cli.ui.output import print_json
 from callgate.cli.ui.visible import visible
+from callgate.config.home import Home
+from callgate.config.secrets.shared_keys import SERVERS, key_finder
 from callgate.core.stores import Store
 from callgate.surfaces.http.servers.carrying import Carrier
 from callgate.surfaces.http.servers.directory import Description, Servers
@@ -36,7 +38,7 @@ async def _find(store: Store) -> list[ListedServer]:
         return store
 
     about = Description(url="", version="", label="", started_at=0.0)  # never announced
-    servers = Servers(opened, about)
+    servers = Servers(opened, about, key_finder(Home.from_environment(), SERVERS))
     carrier = Carrier(servers)
     try:
         return await list_others(servers, carrier)

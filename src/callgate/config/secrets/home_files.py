@@ -18,7 +18,7 @@ _LARGEST = 1024 * 1024
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _ABANDONED_S = 60.0
 """A half-written file that is older has no writer any more."""
-_KNOWN = ("keys.json", "google.json")
+_KNOWN = ("keys.json", "google.json", "servers-key.json")
 _TOKENS = ".tokens"
 _NO_SECRETS = frozenset({"artifacts", "documents", "instances", "memory", "run", "skills", "undo"})
 """Directories of the home that may be large."""

@@ -60,7 +60,7 @@ class SharedEntries:
 
     def get(self, name: str) -> str | None:
         entry = self._mirror().get(name)
-        return None if entry is None else _text(entry)
+        return None if entry is None else text_of(entry)
 
     def mark(self, name: str) -> object:
         entry = self._mirror().get(name)
@@ -178,7 +178,7 @@ class _StoreThread:
         assert self._store is not None
         entry = self.mirror.get(name)
         for _ in range(_MOST_ATTEMPTS):
-            known = None if entry is None else _text(entry)
+            known = None if entry is None else text_of(entry)
             text = change(known)
             if text == known:
                 return
@@ -294,7 +294,8 @@ def _at_exit(stop: Callable[[], None]) -> None:
         register(stop)
 
 
-def _text(entry: SharedEntry) -> str:
+def text_of(entry: SharedEntry) -> str:
+    """Return what an entry holds. Raises `SecretsError`."""
     try:
         return msgspec.json.decode(entry.value, type=str)
     except msgspec.DecodeError:

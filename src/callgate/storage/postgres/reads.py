@@ -23,7 +23,6 @@ from callgate.core.stored import (
     StoredConfirmation,
     StoredGrant,
     StoredMessage,
-    StoredSecret,
     StoredSession,
 )
 from callgate.core.stores import (
@@ -342,11 +341,6 @@ def cut_sessions(db: Connection) -> list[CutSession]:
 
 def entries(db: Connection, kind: str) -> list[SharedEntry]:
     return _values(db, SharedEntry, "entries where kind = %s order by name", kind)
-
-
-def get_secret(db: Connection, name: str) -> str | None:
-    found: list[StoredSecret] = _values(db, StoredSecret, "secrets where id = %s", name)
-    return found[0].value if found else None
 
 
 def audited_from(db: Connection) -> str | None:

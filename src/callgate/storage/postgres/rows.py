@@ -35,7 +35,6 @@ from callgate.core.stored import (
     StoredCall,
     StoredConfirmation,
     StoredGrant,
-    StoredSecret,
     StoredSession,
 )
 from callgate.core.stores import StoreDamaged
@@ -59,7 +58,6 @@ TABLES: dict[type[Any], str] = {
     StoredGrant: "grants",
     OutboxRecord: "outbox",
     CutSession: "cut_sessions",
-    StoredSecret: "secrets",
     Pin: "pins",
     SharedEntry: "entries",
 }
@@ -100,7 +98,6 @@ class PostgresRows:
         """The session with which a row is remembered."""
         self._outbox: dict[str, OutboxRecord] = {}
         """Records that this process put there: nobody else removes them while it lives."""
-        self._secrets: dict[str, StoredSecret] = {}
         self._loaded: dict[_Key, Any] = {}
         self._living: dict[str, bool] = {}
         self._presumed: set[_Key] = set()
@@ -186,8 +183,6 @@ class PostgresRows:
     def _look_up(self, kind: _Kind, key: Hashable) -> Any:
         if kind is OutboxRecord and key in self._outbox and self._locked is None:
             return self._outbox[str(key)]
-        if kind is StoredSecret:
-            return self._secret(str(key))
         rows = self._select(kind, *_where_key(kind, key))
         row = rows[0] if rows else None
         session = row.session_id if row is not None and kind in OF_SESSION else None
@@ -196,14 +191,6 @@ class PostgresRows:
             rows = self._select(kind, *_where_key(kind, key))
             row = rows[0] if rows else None
         return row
-
-    def _secret(self, name: str) -> StoredSecret | None:
-        if name not in self._secrets:
-            found = self._select(StoredSecret, "id = %s", (name,))
-            if not found:
-                return None
-            self._secrets[name] = found[0]  # it never changes
-        return self._secrets[name]
 
     def _session(self, id: str) -> StoredSession | None:
         if id not in self.memory:

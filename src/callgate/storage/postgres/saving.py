@@ -19,7 +19,6 @@ from callgate.core.stored import (
     StoredCall,
     StoredConfirmation,
     StoredGrant,
-    StoredSecret,
     StoredSession,
     entries_key,
 )
@@ -245,9 +244,6 @@ class Saving:
     def _save_entries(self, rows: list[SharedEntry]) -> None:
         self._put(SharedEntry, rows, ("kind", "name", "body"))
 
-    def _save_secrets(self, rows: list[StoredSecret]) -> None:
-        self._put(StoredSecret, rows, ("id", "body"))
-
     def _save_blobs(self, rows: list[Blob]) -> None:
         self._add(
             "insert into cg.blobs select * from unnest($1::text[], $2::bytea[])"
@@ -366,7 +362,6 @@ _SAVE: dict[_Kind, Any] = {
     Blob: Saving._save_blobs,
     OutboxRecord: Saving._save_outbox,
     CutSession: Saving._save_cut_sessions,
-    StoredSecret: Saving._save_secrets,
     SharedEntry: Saving._save_entries,
 }
 """In this order: what is emptied may have been appended by the same batch."""

@@ -14,11 +14,17 @@ both exist the column counts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
+
+from psycopg.errors import Diagnostic
 
 from callgate.core.stores import StoreTooNew
 from callgate.storage.postgres.connections import Connection
+
+_log = logging.getLogger("callgate.store")
 
 FIRST = """
 create table cg.sessions (
@@ -162,13 +168,26 @@ create table cg.boots (
 """
 
 
+EXPOSED_KEYS = """
+do $$ begin
+    if exists (select 1 from cg.secrets) then
+        raise warning 'The keys of the servers were stored in plain text and are replaced: '
+            'every token, cookie and login link of before is void.';
+    end if;
+end $$;
+drop table cg.secrets;
+"""
+"""Every role that could read the table could make tokens of every server. The keys are made again,
+encrypted, as entries of kind `secret`. A program of format 1 would write plain keys again."""
+
+
 class Migration(NamedTuple):
     sql: str
     oldest: int
     """The oldest format whose programs work with the tables after it."""
 
 
-MIGRATIONS: tuple[Migration, ...] = (Migration(FIRST, 1),)
+MIGRATIONS: tuple[Migration, ...] = (Migration(FIRST, 1), Migration(EXPOSED_KEYS, 2))
 FORMAT = len(MIGRATIONS)
 
 
@@ -176,7 +195,8 @@ def migrate(db: Connection, migrations: Sequence[Migration] = MIGRATIONS) -> Non
     """Bring the schema to our format. Where it is, nothing is written."""
     if _version(db, len(migrations)) >= len(migrations):
         return
-    with db.patient(), db.transaction():  # an index of a large table takes its time
+    # An index of a large table takes its time.
+    with db.patient(), _warnings_logged(db), db.transaction():
         # One at a time: others see nothing of it before it is whole.
         db.run("select pg_advisory_xact_lock(%s)", db.schema_lock)
         _make_schema(db)
@@ -187,6 +207,21 @@ def migrate(db: Connection, migrations: Sequence[Migration] = MIGRATIONS) -> Non
             db.run("insert into cg.format values (%s, %s)", number + 1, oldest)
             # A process that cannot work with these tables commits nothing more.
             db.run("update cg.owners set dead = true where format < %s", oldest)
+
+
+@contextmanager
+def _warnings_logged(db: Connection) -> Iterator[None]:
+    """Log what migrations `raise warning` about."""
+
+    def log(notice: Diagnostic) -> None:
+        if notice.severity_nonlocalized == "WARNING":
+            _log.warning("%s: %s", db.location.place, notice.message_primary)
+
+    db.psycopg.add_notice_handler(log)
+    try:
+        yield
+    finally:
+        db.psycopg.remove_notice_handler(log)
 
 
 def _make_schema(db: Connection) -> None:

@@ -20,7 +20,6 @@ from callgate.core.stored import (
     StoredConfirmation,
     StoredGrant,
     StoredMessage,
-    StoredSecret,
     StoredSession,
 )
 from callgate.core.stores import (
@@ -263,11 +262,6 @@ def cut_sessions(db: apsw.Connection) -> list[CutSession]:
 
 def entries(db: apsw.Connection, kind: str) -> list[SharedEntry]:
     return _values(db, SharedEntry, "entries where kind = ? order by name", (kind,))
-
-
-def get_secret(db: apsw.Connection, name: str) -> str | None:
-    found: list[StoredSecret] = _values(db, StoredSecret, "secrets where id = ?", (name,))
-    return found[0].value if found else None
 
 
 def audited_from(db: apsw.Connection) -> str | None:

@@ -20,7 +20,6 @@ from callgate.core.stored import (
     StoredCall,
     StoredConfirmation,
     StoredGrant,
-    StoredSecret,
     StoredSession,
     entries_key,
 )
@@ -201,9 +200,6 @@ class Saving:
             [(row.session_id, encode(row)) for row in rows],
         )
 
-    def _save_secrets(self, rows: list[StoredSecret]) -> None:
-        insert(self._db, "insert or ignore into secrets", [(row.name, encode(row)) for row in rows])
-
     def _save_entries(self, rows: list[SharedEntry]) -> None:
         insert(
             self._db,
@@ -260,7 +256,6 @@ _SAVE: dict[_Kind, Any] = {
     Blob: Saving._save_blobs,
     OutboxRecord: Saving._save_outbox,
     CutSession: Saving._save_cut_sessions,
-    StoredSecret: Saving._save_secrets,
     SharedEntry: Saving._save_entries,
 }
 """In this order: what is emptied may have been appended by the same batch."""

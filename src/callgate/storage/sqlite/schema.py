@@ -125,7 +125,8 @@ create table if not exists secrets (
 
 insert or ignore into marks select 'audited', ifnull(max(n), 0) from events;
 """
-"""Calls that ended before this have a line, or none, as they were written then."""
+"""Calls that ended before this have a line, or none, as they were written then. The table
+`secrets` is not used any more: keys are encrypted, in `entries` or in files of the home."""
 
 PRUNING = """
 create table if not exists dropped_sessions (

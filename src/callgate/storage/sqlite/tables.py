@@ -19,7 +19,6 @@ from callgate.core.stored import (
     StoredCall,
     StoredConfirmation,
     StoredGrant,
-    StoredSecret,
     StoredSession,
 )
 from callgate.storage.encoding import decode
@@ -52,7 +51,6 @@ TABLES: dict[type[Any], str] = {
     Blob: "blobs",
     OutboxRecord: "outbox",
     CutSession: "cut_sessions",
-    StoredSecret: "secrets",
     SharedEntry: "entries",
 }
 

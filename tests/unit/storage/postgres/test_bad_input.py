@@ -29,6 +29,7 @@ from callgate.core.stores import (
 )
 from callgate.storage.postgres import connections
 from callgate.storage.postgres.location import PostgresLocation
+from callgate.storage.postgres.schema import FORMAT
 from callgate.storage.postgres.store import PostgresStore
 from tests.contract.stores import append, event, new_session
 from tests.needs import needs
@@ -167,7 +168,7 @@ async def test_tables_of_a_newer_callgate_are_refused_and_left_alone(cluster: Cl
     async with await PostgresStore.open(location) as store:
         await new_session(store)
     _run(cluster, f"update {location.schema}.format set version = 8, oldest = 7")
-    with pytest.raises(StoreTooNew, match=r"format 8; this one knows 1"):
+    with pytest.raises(StoreTooNew, match=rf"format 8; this one knows {FORMAT}"):
         await PostgresStore.open(location)
 
 

@@ -13,14 +13,15 @@ from callgate.core.ops import Acquire, Append, PutEntry
 from callgate.core.stores import StoreTooNew
 from callgate.storage.postgres.connections import Connection
 from callgate.storage.postgres.location import PostgresLocation
-from callgate.storage.postgres.schema import MIGRATIONS, Migration, migrate
+from callgate.storage.postgres.schema import FORMAT, MIGRATIONS, Migration, migrate
 from callgate.storage.postgres.store import PostgresStore
 from tests.contract.stores import append, event, finish, new_session, start
 from tests.postgres import Cluster
 
 NEXT = "alter table cg.sessions add column extra int not null default 7; create table cg.extras (id int primary key)"
-ADDS: Sequence[Migration] = (*MIGRATIONS, Migration(NEXT, 1))
-BREAKS: Sequence[Migration] = (*ADDS, Migration("alter table cg.extras add column name text", 3))
+OLDEST = MIGRATIONS[-1].oldest
+ADDS: Sequence[Migration] = (*MIGRATIONS, Migration(NEXT, OLDEST))
+BREAKS: Sequence[Migration] = (*ADDS, Migration("alter table cg.extras add column name text", FORMAT + 2))
 
 
 def _migrate(location: PostgresLocation, migrations: Sequence[Migration]) -> None:
@@ -61,7 +62,7 @@ async def test_a_server_goes_on_while_a_newer_one_adds_to_the_tables(cluster: Cl
         assert (await old.snapshot(new)).session.id == new
     with psycopg.connect(cluster.url) as db:
         found = db.execute(f"select version, oldest from {location.schema}.format").fetchall()
-    assert found == [(2, 1)]
+    assert found == [(FORMAT + 1, OLDEST)]
 
 
 async def test_a_server_that_cannot_work_with_newer_tables_commits_nothing_more(cluster: Cluster) -> None:
@@ -71,7 +72,7 @@ async def test_a_server_that_cannot_work_with_newer_tables_commits_nothing_more(
         await silent.read_events(session)
         await asyncio.to_thread(_migrate, location, BREAKS)
         for _ in range(2):
-            with pytest.raises(StoreTooNew, match=r"format 3; this one knows 1"):
+            with pytest.raises(StoreTooNew, match=rf"format {FORMAT + 2}; this one knows {FORMAT}"):
                 await old.commit(Append(session=session, events=(event(session),)))
             with pytest.raises(StoreTooNew):  # in a locked batch
                 await old.commit(PutEntry(kind="k", name="n", value="v"))
@@ -105,14 +106,16 @@ def test_of_servers_that_start_at_once_one_makes_the_tables(cluster: Cluster) ->
             each.join(30)
         assert failures == []  # a table that is made twice is an error
         with psycopg.connect(cluster.url) as db:
-            assert db.execute(f"select version, oldest from {location.schema}.format").fetchall() == [(2, 1)]
+            assert db.execute(f"select version, oldest from {location.schema}.format").fetchall() == [
+                (FORMAT + 1, OLDEST)
+            ]
 
 
 async def test_a_migration_that_fails_leaves_the_tables_as_they_were(cluster: Cluster) -> None:
     location = cluster.location()
     async with await PostgresStore.open(location) as store:
         session = await new_session(store)
-        broken = (*MIGRATIONS, Migration(NEXT + "; select nonsense", 1))
+        broken = (*MIGRATIONS, Migration(NEXT + "; select nonsense", OLDEST))
         with pytest.raises(psycopg.ProgrammingError):
             await asyncio.to_thread(_migrate, location, broken)
         await append(store, session, "note")

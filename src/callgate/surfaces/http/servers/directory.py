@@ -18,12 +18,11 @@ from contextlib import contextmanager
 
 import msgspec
 
-from callgate.core.ops import DropEntry, PutEntry, PutSecret
+from callgate.core.ops import DropEntry, PutEntry
 from callgate.core.sessions import Session
 from callgate.core.stored import SharedEntry
 from callgate.core.stores import Store, StoreError
 from callgate.core.task_sets import TaskSet
-from callgate.protocol import carried_requests
 from callgate.protocol.carried_requests import Carried, Verifier
 
 KIND = "server"
@@ -67,9 +66,12 @@ class Servers:
         self,
         store: Callable[[], Awaitable[Store]],
         about: Description,
+        find_key: Callable[[Store], Awaitable[bytes]],
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`may_write`: whether its home is still there; else nothing is written."""
+        """`find_key` finds the key that all servers of the store share. `may_write`: whether its
+        home is still there; else nothing is written."""
+        self._find_key = find_key
         self._may_write = may_write
         self._store = store
         self._about = about
@@ -217,15 +219,9 @@ class Servers:
     # Trusting others.
 
     async def key(self) -> bytes:
-        """The key that all servers of the store share, made by the first."""
+        """Return the key that all servers of the store share. Raises `StoreError`."""
         if self._key is None:
-            store = await self._store()
-            known = await store.get_secret(carried_requests.KEY)
-            if known is None:
-                (known,) = await store.commit(
-                    PutSecret(name=carried_requests.KEY, value=carried_requests.new_key())
-                )
-            self._key = bytes.fromhex(known)
+            self._key = await self._find_key(await self._store())
         return self._key
 
     async def owner(self) -> str:

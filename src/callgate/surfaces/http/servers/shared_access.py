@@ -1,6 +1,6 @@
 """Access that all servers of one store agree on: a client of one is let in by each of them.
 
-    key           a secret of the store, made once; only servers can read it
+    key           a secret of the store, made once and encrypted; only servers can read it
     generation    an entry of the store; a rotation raises it, and voids all that was given out
     token         follows from key and generation
     cookie        a random name and its signature: nothing is kept of it
@@ -24,12 +24,11 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from callgate.core.directories import write_private
-from callgate.core.ops import DropEntry, PutEntry, PutSecret
+from callgate.core.ops import DropEntry, PutEntry
 from callgate.core.stored import entries_key
 from callgate.core.stores import Store, StoreError
 from callgate.surfaces.http.access import SHORT_S, Access, Visitor
 
-KEY = "access-key"
 KIND = "access"
 """Of the entry with the generation."""
 USED = "used_access"
@@ -56,10 +55,13 @@ class SharedAccess(Access):
         self,
         path: str,
         store: Callable[[], Awaitable[Store]],
+        find_key: Callable[[Store], Awaitable[bytes]],
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`now` is the clock that servers share, as far as they share one."""
+        """`find_key` finds the key that all servers share. `now` is the clock that servers share,
+        as far as they share one."""
         super().__init__(path)
+        self._find_key = find_key
         self._store = store
         self._now = now
         self._key: bytes | None = None
@@ -79,12 +81,9 @@ class SharedAccess(Access):
                 await asyncio.sleep(_RETRY_S)
 
     async def _read(self, store: Store) -> None:
-        text = await store.get_secret(KEY)
-        if text is None:
-            put = PutSecret(name=KEY, value=secrets.token_hex(32))
-            (text,) = await store.commit(put)
+        key = await self._find_key(store)
         found = {each.name: each.value for each in await store.entries(KIND)}
-        self._adopt(bytes.fromhex(text), int(found.get(_GENERATION, "0")))
+        self._adopt(key, int(found.get(_GENERATION, "0")))
 
     def _adopt(self, key: bytes, generation: int) -> None:
         if key == self._key and generation == self._generation:
