@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -251,21 +251,22 @@ class EditorSession:
             self._servers.hurry()
         return True
 
-    @asynccontextmanager
-    async def answering(self, turn: SessionTurn) -> AsyncIterator[None]:
-        """Count the cancels that come before the prompt is answered as cancels of this prompt.
-        An editor may send several, and the turn may end after the first of them."""
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count the cancels that come before a prompt is answered as cancels of this prompt."""
         self._answering += 1
         try:
-            try:
-                yield
-            finally:
-                if turn.is_stopped_by_user:
-                    await asyncio.sleep(_IN_FLIGHT_S)
-                    await fair_turns().pause()  # behind input that was read and not parsed yet
-                    await self._peer.taken()
+            yield
         finally:
             self._answering -= 1
+
+    async def cancels_received(self, turn: SessionTurn) -> None:
+        """Keep a cancelled turn open until the further cancels of it have come: an editor may send
+        several, and the first of them may end the work immediately."""
+        if turn.is_stopped_by_user:
+            await asyncio.sleep(_IN_FLIGHT_S)
+            await fair_turns().pause()  # behind input that was read and not parsed yet
+            await self._peer.taken()
 
     def cancel(self) -> None:
         """Stop the prompt in progress; without one, the next prompt that comes soon."""

@@ -53,7 +53,7 @@ async def prompt(
         raise RpcError(INTERNAL_ERROR, str(error)) from error
     answer = None
     if turn is not None:
-        async with editor_session.answering(turn):
+        with editor_session.answering():
             answer = await turn.complete(
                 lambda: _answer(dependencies, editor_session, user_prompt, turn)
             )
@@ -77,6 +77,8 @@ async def _answer(
         end = await prepared.work()
     except StoreError as error:
         raise RpcError(INTERNAL_ERROR, str(error)) from error
+    finally:
+        await editor_session.cancels_received(turn)
     _tell_info(editor_session, title)
     return _prompted(dependencies, turn, end)
 
