@@ -254,3 +254,76 @@ async def test_what_a_command_writes_is_on_its_card_while_it_runs(poor: Editor, 
     )
     talk.cancel()
     assert (await running)["stopReason"] == "cancelled"
+
+
+ORDINARY = ["ls", "git init -q .", "mkdir sub", "printf 'te%s\\n' xt > sub/a.txt", "cat sub/a.txt", "wc -l sub/a.txt"]
+"""None of them appears in what the user wrote."""
+
+
+@needs("bwrap")
+@pytest.mark.spec("S2-10", "S2-16")
+async def test_ordinary_commands_of_a_turn_need_no_approval_in_mode_write(
+    rich: Editor, models: Models, workspace: Path
+) -> None:
+    """After the first command the guard takes the session for one that read untrusted content."""
+    talk = await rich.new(workspace, mode="write")
+    talk.allow("reject_once")
+    for line in ORDINARY:
+        play = models.play(Says(calls=[Asks("shell", {"command": line})]), Says("Done."))
+        assert await talk.prompt(f"set it up {play}") == "end_turn"
+    assert talk.asked("session/request_permission") == []
+    assert [card["status"] for card in talk.cards()] == ["completed"] * len(ORDINARY)
+    assert "text" in shown(talk.cards()[4])
+    assert (workspace / "sub/a.txt").read_text() == "text\n"
+    in_terminal = talk.terminals.methods.count("terminal/create")
+    said = ["runs in callgate's sandbox, not in the editor's terminal" in shown(card) for card in talk.cards()]
+    assert said == [False] * in_terminal + [True] * (len(ORDINARY) - in_terminal)
+    assert 0 < in_terminal < len(ORDINARY)
+
+
+@needs("bwrap")
+async def test_a_command_that_the_guard_keeps_out_of_the_terminal_reaches_no_network(
+    rich: Editor, models: Models, workspace: Path
+) -> None:
+    """It needs approval if it asks for the network in the sandbox, too."""
+    fetch = "exec 3<>/dev/tcp/127.0.0.1/1 || echo offline"
+    play = models.play(
+        Says(calls=[Asks("shell", {"command": "ls"})]),
+        Says(calls=[Asks("shell", {"command": fetch})]),
+        Says(calls=[Asks("shell", {"command": "ls -a", "network": True})]),
+        Says("Done."),
+    )
+    talk = await rich.new(workspace, mode="write")
+    talk.allow("reject_once")
+    assert await talk.prompt(f"set it up {play}") == "end_turn"
+    assert talk.terminals.methods.count("terminal/create") == 1
+    [question] = talk.asked("session/request_permission")
+    assert question["toolCall"]["rawInput"]["command"] == "ls -a"
+    assert "instead of the editor's terminal" in json.dumps(question)
+    assert [card["status"] for card in talk.cards()][1:] == ["completed", "failed"]
+
+
+async def test_a_command_in_the_users_words_runs_in_the_terminal_also_after_others(
+    rich: Editor, models: Models, workspace: Path
+) -> None:
+    play = models.play(
+        Says(calls=[Asks("shell", {"command": "ls"})]), Says(calls=[Asks("shell", {"command": "ls -la"})]), Says("Done.")
+    )
+    talk = await rich.new(workspace, mode="write")
+    assert await talk.prompt(f"run `ls -la` {play}") == "end_turn"
+    assert talk.terminals.methods.count("terminal/create") == 2
+    assert talk.asked("session/request_permission") == []
+
+
+@needs("bwrap")
+async def test_commands_of_one_reply_that_wait_for_a_slot_need_no_approval(
+    rich: Editor, models: Models, workspace: Path
+) -> None:
+    """Those that run first make the guard object to the others, which wait."""
+    calls = [Asks("shell", {"command": f"echo {number} > {number}.txt"}, id=f"c{number}") for number in range(9)]
+    talk = await rich.new(workspace, mode="write")
+    talk.allow("reject_once")
+    assert await talk.prompt(f"go {models.play(Says(calls=calls), Says('Done.'))}") == "end_turn"
+    assert talk.asked("session/request_permission") == []
+    assert [card["status"] for card in talk.cards()] == ["completed"] * 9
+    assert len(list(workspace.glob("*.txt"))) == 9

@@ -18,6 +18,7 @@ from callgate.core.errors import DENIALS, ToolError, ToolValidationError
 from callgate.core.events import Event
 from callgate.core.results import ErrorInfo
 from callgate.core.tools import ToolOutput
+from callgate.dispatch.commands.sandboxes import MOVED
 from callgate.dispatch.contents import beginning, display_of, size_of, text_of
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
 from callgate.dispatch.subjects import Findings, Subject
@@ -67,6 +68,8 @@ def called(subject: Subject, decision: Decision) -> Payload:
     }
     if subject.enclosure is not None:
         payload["sandbox"] = str(subject.enclosure)
+        if subject.enclosure.moved:
+            payload["notice"] = MOVED
     if decision.provenance:
         payload["provenance"] = provenance_lines(decision.provenance)
     return payload

@@ -27,13 +27,19 @@ from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.task_sets import start_task
 from callgate.dispatch.call_files import CallFiles, Policies
 from callgate.dispatch.command_rules import CommandRules
-from callgate.dispatch.commands.sandboxes import BY_AGENT, Sandbox, by_agent_in
+from callgate.dispatch.commands.sandboxes import BY_AGENT, Enclosure, Sandbox, by_agent_in
 from callgate.dispatch.environments import Environments
 from callgate.dispatch.running import RunningCall
 from callgate.dispatch.subjects import Subject, question
 from callgate.dispatch.tools.registry import Registered
-from callgate.policy.decide import Decision, ask_because_unbound, lifts_protection
+from callgate.policy.decide import (
+    GUARD_REASONS,
+    Decision,
+    ask_because_unbound,
+    lifts_protection,
+)
 from callgate.policy.rules import Outcome
+from callgate.sandbox.plans import CannotGuarantee
 
 Locate = Callable[[str], ResolvedPath]
 Judge = Callable[[ToolCall, Subject], Decision]
@@ -86,11 +92,22 @@ class Confinement:
         return placed
 
     async def amended(
-        self, call: ToolCall, subject: Subject, running: RunningCall, *, by_agent: bool = False
+        self,
+        call: ToolCall,
+        subject: Subject,
+        running: RunningCall,
+        before: Subject,
+        *,
+        by_agent: bool = False,
     ) -> Subject:
-        """The same for arguments that a person put in place of the call's."""
+        """The same for arguments that a person put in place of the call's. A command that was to
+        run in the sandbox, `before`, does not leave it."""
         if call.session.pool is not None:
             return await self.place(call, subject, running)
+        around = before.enclosure
+        if around is not None and around.moved:
+            enclosed = msgspec.structs.replace(subject, enclosure=self._moved(call, subject))
+            return self.confine(call, enclosed)
         return self.confine(call, self.enclose(call, subject, by_agent=by_agent))
 
     async def ready(self) -> None:
@@ -121,12 +138,39 @@ class Confinement:
         gives to its commands."""
         if subject.tool.path_params:
             subject = self._located(call, subject)
+        subject = self.sheltered(call, subject)
         if self._sandbox is None or subject.enclosure is None or not subject.enclosure.is_online:
             return subject
         most = self._policies(call.session.workspace).most_hosts
         named = self._judge(call, subject).hosts
         enclosure = self._sandbox.confined(subject.enclosure, named, most)
         return msgspec.structs.replace(subject, enclosure=enclosure)
+
+    def sheltered(self, call: ToolCall, subject: Subject) -> Subject:
+        """The subject with the sandbox in place of the client's terminal, where the guard objects
+        to that. Without a sandbox on this machine the terminal stays, and needs approval."""
+        around = subject.enclosure
+        if self._sandbox is None or around is None or not around.delegated or around.by_agent:
+            return subject
+        if self._judge(call, subject).reason not in GUARD_REASONS:
+            return subject
+        enclosure = self._moved(call, subject)
+        if enclosure is None or enclosure.profile is None:
+            return subject
+        try:
+            self._sandbox.ensure(enclosure, call.session)
+        except CannotGuarantee:
+            return subject
+        return msgspec.structs.replace(subject, enclosure=enclosure)
+
+    def _moved(self, call: ToolCall, subject: Subject) -> Enclosure | None:
+        """The sandbox for a command that does not run in the client's terminal."""
+        if self._sandbox is None:
+            return None
+        enclosure = self._sandbox.enclosure(
+            call.session, subject.checked.arguments, has_effects=subject.tool.has_effects
+        )
+        return msgspec.structs.replace(enclosure, moved=True)
 
     def _located(self, call: ToolCall, subject: Subject) -> Subject:
         """The subject with the places in its arguments, and in its command where rules ask."""

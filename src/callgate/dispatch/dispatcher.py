@@ -164,13 +164,13 @@ class ToolDispatcher:
             if tool.definition.sandboxed and call.session.pool is None:
                 await self.confinement.ready()
             subject = Subject(tool, plan.validate(call.arguments))
+            if self._facts and self._flows.pending(call.session) > INDEXED_AT_ONCE:
+                await asyncio.to_thread(self._flows.catch_up, call.session)
             if call.session.pool is not None:
                 subject = await self.confinement.place(call, subject, running)
             elif plan.is_confined:
                 subject = self.confinement.enclose(call, subject, by_agent=by_agent)
                 subject = self.confinement.confine(call, subject)
-            if self._facts and self._flows.pending(call.session) > INDEXED_AT_ONCE:
-                await asyncio.to_thread(self._flows.catch_up, call.session)
             decision = judge(call, subject, self.authority)
             if by_agent:
                 decision = self.confinement.unbound(call, subject, decision)
@@ -188,9 +188,9 @@ class ToolDispatcher:
                     call, subject, decision, self.authority, journal, running, hash, confirmation
                 )
                 if answer is not None and answer.arguments is not None:
-                    subject = Subject(tool, plan.validate(answer.arguments))
+                    before, subject = subject, Subject(tool, plan.validate(answer.arguments))
                     subject = await self.confinement.amended(
-                        call, subject, running, by_agent=by_agent
+                        call, subject, running, before, by_agent=by_agent
                     )
                 if answer is not None:
                     accept(call, subject, decision, self.authority, answer)
@@ -203,7 +203,7 @@ class ToolDispatcher:
             takes_slot = not by_agent and (call.runner is None or call.runner.takes_slot)
             ticket = self._lanes.enter(running, tool) if takes_slot else None
             if ticket is not None:
-                await self._wait_in_lane(ticket, running, subject, decision)
+                subject = await self._wait_in_lane(ticket, running, subject, decision)
             if running.stop is not None:
                 raise running.stop_error()
             around = subject.enclosure
@@ -269,10 +269,13 @@ class ToolDispatcher:
         running: RunningCall,
         subject: Subject,
         decision: Decision,
-    ) -> None:
+    ) -> Subject:
         try:
             await running.until(ticket)
+            if decision.outcome is Outcome.ALLOW:  # no person has seen where it was to run
+                subject = self.confinement.sheltered(running.call, subject)
             ensure_still_allowed(running.call, subject, self.authority, decision)
+            return subject
         except BaseException:
             if not ticket.done() or ticket.cancelled():
                 running.slot = None  # it never had it

@@ -5,7 +5,8 @@
     execute   launcher(enclosure, session)     the one way to start a command
 
 Where the session's client has terminals of its own, commands may run there (`DELEGATED`):
-outside of any sandbox, so they are judged as with the sandbox off, and never in mode read.
+outside of any sandbox, so they are judged as with the sandbox off, and never in mode read. Where
+the guard objects to such a command, it runs in the sandbox instead (`moved`).
 
 The machine is tried out once, when the first command comes (`ready`). What a profile needs and
 this machine cannot promise is refused by name; nothing runs with less around it, except where
@@ -70,6 +71,8 @@ class Enclosure(msgspec.Struct, frozen=True):
     """Directories of which it sees nothing, unless it is shown for another reason."""
     delegated: bool = False
     """They run in a terminal of the session's client: nothing of ours is around them."""
+    moved: bool = False
+    """The guard objected to that terminal, so that they run in the sandbox."""
     by_agent: bool = False
     """An agent of somebody else runs them itself, and has asked before: as in such a terminal."""
     place: str = "the agent's own process, outside the sandbox"
@@ -82,6 +85,9 @@ class Enclosure(msgspec.Struct, frozen=True):
         return online and self.profile is Profile.WORKSPACE
 
     def __str__(self) -> str:
+        return f"{self._name()}, {INSTEAD}" if self.moved else self._name()
+
+    def _name(self) -> str:
         if self.by_agent:
             return self.place
         if self.delegated:
@@ -95,6 +101,11 @@ class Enclosure(msgspec.Struct, frozen=True):
         return self.profile.value
 
 
+INSTEAD = "instead of the editor's terminal"
+MOVED = (
+    "This command runs in callgate's sandbox, not in the editor's terminal: the guard objected to"
+    " running it outside the sandbox."
+)
 _NETWORKS = {Network.LOOPBACK: "a loopback of its own", Network.ALL: "network"}
 
 

@@ -51,6 +51,8 @@ class _Card:
         self.runs_commands = tool is not None and tool.definition.kind == "execute"
         self.tail = ""
         self.untold = ""
+        self.notice: list[ToolContent] = []
+        """Tells the person that the call does not run where one would expect it."""
         self.steps: list[str] = []
         self.timer: asyncio.TimerHandle | None = None
 
@@ -83,17 +85,20 @@ class Cards:
         """Of a card that is open."""
         return self._open[id].title
 
-    def called(self, id: str) -> None:
+    def called(self, id: str, notice: str = "") -> None:
         """The call was let through and is at work."""
         shown = self._open.get(id)
         if shown is None or shown.status != "pending":
             return
         shown.status = "in_progress"
+        shown.notice = [Shown(content=text(notice))] if notice else []
         if shown.runs_commands and shown.terminal is None and self._shows_output:
             shown.terminal, shown.is_ours = id, True
             info = {"terminal_id": id, "cwd": sendable(self._session.workspace)}
-            content: list[ToolContent] = [Terminal(terminal_id=id)]
+            content: list[ToolContent] = [Terminal(terminal_id=id), *shown.notice]
             self._update(id, status="in_progress", content=content, meta={"terminal_info": info})
+        elif shown.notice:
+            self._update(id, status="in_progress", content=shown.notice)
         else:
             self._update(id, status="in_progress")
 
@@ -128,9 +133,9 @@ class Cards:
         status: ToolStatus = "failed" if result.is_error else "completed"
         meta = None
         if shown.terminal is None:
-            content = result_content(result)
+            content = [*shown.notice, *result_content(result)]
         else:
-            content = [Terminal(terminal_id=shown.terminal), *_why(result)]
+            content = [Terminal(terminal_id=shown.terminal), *shown.notice, *_why(result)]
         if shown.is_ours:
             ended = value if isinstance(value, dict) else {}
             how = {key: ended.get(key) for key in ("exit_code", "signal")}
@@ -161,7 +166,7 @@ class Cards:
             self._update(id, meta={"terminal_output": {"terminal_id": id, "data": data}})
         elif shown.terminal is None:
             lines = [*shown.steps, *([shown.tail] if shown.tail else [])]
-            self._update(id, content=[Shown(content=text("\n".join(lines)))])
+            self._update(id, content=[*shown.notice, Shown(content=text("\n".join(lines)))])
 
     def _update(self, id: str, **fields: Any) -> None:
         self._tell(ToolCallUpdate(tool_call_id=id, **fields))

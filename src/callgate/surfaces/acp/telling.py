@@ -115,7 +115,7 @@ class Telling:
         """An event of this session."""
         payload, id = event.payload, str(event.payload.get("tool_use_id"))
         if event.type == CALLED:
-            self._cards.called(id)
+            self._cards.called(id, str(payload.get("notice") or ""))
         elif event.type == OUTPUT_DELTA:
             self._cards.output(id, str(payload.get("text", "")))
         elif event.type == PROGRESS:
