@@ -15,12 +15,15 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from msgspec import structs
+
 from callgate.client.errors import InstanceGone
 from callgate.client.link import Hear
 from callgate.client.readers import Events
 from callgate.client.remote import RemoteGate
 from callgate.core.events import Event
-from callgate.core.results import ToolResult
+from callgate.core.pacing.backpressure import dropped_events
+from callgate.core.results import Diagnostic, ToolResult
 from callgate.core.task_sets import TaskSet
 from callgate.dispatch.permission.confirmations import Answer, Receipt
 from callgate.events.bus import Gap
@@ -40,6 +43,9 @@ class _Inbox:
     def __init__(self) -> None:
         self._queue: SimpleQueue[Happening | asyncio.Task[Any]] = SimpleQueue()
         self._dropped = 0
+        """Since the last mark ..."""
+        self._dropped_before = 0
+        """... and up to it."""
 
     def say(self, happening: Happening) -> None:
         if self._queue.qsize() >= _MOST_SAYINGS:
@@ -57,9 +63,16 @@ class _Inbox:
 
     def _tell_dropped(self) -> None:
         if self._dropped:
-            text = f"{self._dropped} events were dropped: they were not taken in time"
-            self._queue.put(Log(level="warn", message=text))
+            self._queue.put(Log(level="warn", message=dropped_events(self._dropped)))
+            self._dropped_before += self._dropped
             self._dropped = 0
+
+    def counted(self, result: ToolResult) -> ToolResult:
+        """The result of a call, with a note on its events that were dropped."""
+        if not self._dropped_before:
+            return result
+        note = Diagnostic(dropped_events(self._dropped_before))
+        return structs.replace(result, diagnostics=(*result.diagnostics, note))
 
 
 class BlockingGate:
@@ -106,7 +119,7 @@ class BlockingGate:
             timeout_s=timeout_s,
             on_event=None if on_event is None else inbox.say,
         )
-        return self._run(work, inbox, on_event)
+        return inbox.counted(self._run(work, inbox, on_event))
 
     def tools(self) -> list[Descriptor]:
         """The tools of this directory; none where the instance does not serve it."""

@@ -13,6 +13,7 @@ from callgate.core.ids import call_id
 from callgate.core.sessions import Session
 
 if TYPE_CHECKING:  # whoever runs a call has it loaded
+    from callgate.core.pacing.backpressure import Backpressure
     from callgate.core.text.traces import TraceContext
     from callgate.core.tools import ToolFactory
 
@@ -77,6 +78,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """The span of its caller, where telemetry is on."""
     runner: Runner | None = None
     """Only a surface of this process gives one; no message does."""
+    backpressure: Backpressure | None = None
+    """Of the connection that the call's output goes to; None: nobody is waited for."""
 
     @property
     def requested_tool(self) -> str:

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Literal, Protocol, Self, cast, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, Self, cast, runtime_checkable
 
 import msgspec
+
+if TYPE_CHECKING:  # most commands need no event loop
+    from asyncio import Future
 
 GRACE_S = 5.0
 """Between SIGTERM and SIGKILL when someone stops a command."""
 
 Stream = Literal["stdout", "stderr"]
-OnOutput = Callable[[Stream, bytes], None]
+OnOutput = Callable[[Stream, bytes], "Future[None] | None"]
+"""Takes output. Where it returns a future, no more is read before that is done."""
 
 
 class Warm(msgspec.Struct, frozen=True):

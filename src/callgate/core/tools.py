@@ -238,6 +238,10 @@ class ToolContext:
         """Say something else while the work goes on."""
         self._publish(event_type, payload)
 
+    def backpressure(self) -> asyncio.Future[None] | None:
+        """A future to wait for before more output is produced; None: the caller reads."""
+        return None
+
     def artifact(self, name: str) -> str | None:
         """A file of this call's own for output too large to show; None where none is kept."""
         return self._artifact(name)

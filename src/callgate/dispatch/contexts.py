@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,9 @@ from callgate.workspace.files import WorkspaceFileAPI
 if TYPE_CHECKING:
     from callgate.core.text.traces import TraceContext
 
+_MOST_UNCONFIRMED = 64
+"""Events that a thread publishes before it waits until the event loop has taken them."""
+
 
 class CallContext(ToolContext):
     """A `ToolContext` that looks things up when they are asked for: most tools ask for few."""
@@ -29,9 +33,11 @@ class CallContext(ToolContext):
         "_call",
         "_call_files",
         "_environments",
+        "_has_published",
         "_report",
         "_running",
         "_subject",
+        "_unconfirmed",
         "diagnostics",
     )
 
@@ -56,6 +62,9 @@ class CallContext(ToolContext):
         self._launcher, self.trace = launcher, trace
         self._call, self._subject, self._report, self._call_files = call, subject, report, files
         self._environments, self._running = environments, running
+        self._has_published = False
+        self._unconfirmed = 0
+        """Events of a tool's own thread since it last waited for the event loop."""
         self.diagnostics: dict[str, None] | None = None
         """What was noticed about the call while it ran."""
         self._artifacts: list[str] | None = None
@@ -111,7 +120,18 @@ class CallContext(ToolContext):
         """Share what the tool put aside; nobody waits."""
         self._call_files.share_later(self.session_id, self._artifacts or ())
 
+    def backpressure(self) -> asyncio.Future[None] | None:
+        """One future for all that produces output of this call. It is also done once the call is
+        to stop: nothing may hold that up."""
+        pressure, running = self._call.backpressure, self._running
+        if pressure is None or not self._has_published or running.stop is not None:
+            return None
+        if running.held is None or running.held.done():
+            running.held = pressure.wait()
+        return running.held
+
     def _publish(self, event_type: str, payload: Mapping[str, Any]) -> None:
+        self._has_published = True
         try:
             here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
@@ -121,3 +141,22 @@ class CallContext(ToolContext):
             self._report(event_type, payload)
         else:  # a tool's own thread
             loop.call_soon_threadsafe(self._report, event_type, payload)
+            self._unconfirmed += 1
+            pressure = self._call.backpressure
+            if pressure is not None and (pressure.is_on or self._unconfirmed > _MOST_UNCONFIRMED):
+                self._wait_in_thread(loop, pressure.patience_s)
+
+    def _wait_in_thread(self, loop: asyncio.AbstractEventLoop, patience_s: float) -> None:
+        """Wait as `backpressure` says, in a tool's own thread."""
+        released = threading.Event()
+
+        def watch() -> None:
+            held = self.backpressure()
+            if held is None:
+                released.set()
+            else:
+                held.add_done_callback(lambda _: released.set())
+
+        self._unconfirmed = 0
+        loop.call_soon_threadsafe(watch)  # it runs after all that was published before
+        released.wait(patience_s)

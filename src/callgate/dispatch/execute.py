@@ -72,7 +72,7 @@ async def execute(
             output = finished.value
         else:
             timer = _Timer(running, table, ends_at)
-            output = await _drive(work, waits_for, running, table, timer, release)
+            output = await _drive(work, waits_for, running, table, timer, release, context)
         if running.stop is None and perf_counter() > ends_at:  # it blocked the loop
             running.stop = Stop.TIMEOUT
     except (KeyboardInterrupt, GeneratorExit):
@@ -151,12 +151,16 @@ def _drive(
     table: Running,
     timer: _Timer,
     release: Release,
+    context: ToolContext,
 ) -> Generator[Any, None, ToolOutput]:
     """Run the rest of a coroutine in this task, able to walk away from it."""
+    has_reader = running.call.backpressure is not None
     while True:
         thrown: BaseException | None = None
         try:
             yield waits_for
+            if has_reader and (held := context.backpressure()) is not None:
+                yield from held
         except asyncio.CancelledError as error:
             if running.cancels_delivered < running.cancels_sent:
                 running.cancels_delivered += 1

@@ -15,6 +15,7 @@ import pytest
 from callgate import BlockingGate, InstanceGone, NoInstance, RequestRefused, ToolErrorClass, connect
 from callgate.client.blocking import _MOST_SAYINGS, _Inbox
 from callgate.core.events import CALLED, COMPLETED, CONFIRMATION_REQUESTED
+from callgate.core.results import Diagnostic, ToolResult
 from callgate.events.bus import Gap
 from callgate.protocol.socket_v1.frames import Log, PartialText
 from tests.unit.client.instances import LIMIT_S, SLEEP, Served, serving
@@ -58,6 +59,10 @@ def test_a_listener_that_takes_nothing_is_told_what_was_dropped() -> None:
     assert [each.text for each in got[:-2]] == list(map(str, range(1, _MOST_SAYINGS)))
     assert isinstance(got[-2], Log) and got[-2].message.startswith("5 ")
     assert got[-1] == PartialText(text="after")
+    result = ToolResult(call_id="c", tool="t", ok=True, content=[])
+    (note,) = inbox.counted(result).diagnostics
+    assert isinstance(note, Diagnostic) and note.message.startswith("5 ")
+    assert _Inbox().counted(result) == result
 
 
 @pytest.mark.spec("S0-20")

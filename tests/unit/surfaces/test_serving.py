@@ -482,7 +482,7 @@ def test_a_peer_that_said_no_more_and_then_left_ends_its_calls(working: Served) 
 
 def test_a_peer_that_does_not_read_is_cut_and_others_do_not_notice(working: Served) -> None:
     deaf, other = working.peer(), working.peer()
-    (working.ws / "big.txt").write_text("x" * 200_000)
+    (working.ws / "big.txt").write_text("x" * 300_000)
     for n in range(64):
         deaf.call("read_file", {"path": "big.txt"}, working.ws, id=f"r{n}")
     other.call("read_file", {"path": "a.txt"}, working.ws)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import re
@@ -94,10 +95,10 @@ class _Errors:
         self._on_output = on_output
         self._tail = b""
 
-    def add(self, stream: Stream, data: bytes) -> None:
+    def add(self, stream: Stream, data: bytes) -> asyncio.Future[None] | None:
         if stream == "stderr":
             self._tail = (self._tail + data)[-_MOST_ERRORS:]
-        self._on_output(stream, data)
+        return self._on_output(stream, data)
 
     def __str__(self) -> str:
         return self._tail.decode(errors="replace")

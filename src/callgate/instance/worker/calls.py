@@ -26,6 +26,7 @@ from callgate.core.errors import (
     ToolPermissionDenied,
     ToolProtocolError,
 )
+from callgate.core.pacing.backpressure import Backpressure
 from callgate.core.sessions import Mode, Session, pool_workspace
 from callgate.core.tools import Preview, ToolOutput
 from callgate.dispatch.call_files import CallFiles
@@ -112,9 +113,11 @@ class WorkerCalls:
         context: WorkerContext,
         report: Report,
         on_start: Callable[[RunningCall], None],
+        backpressure: Backpressure | None = None,
     ) -> ToolOutput:
         """Run a call in the current task. Raises a `ToolError`."""
         call = self._call(tool, arguments, context)
+        call = msgspec.structs.replace(call, backpressure=backpressure)
         running = self.running.enter(call)
         on_start(running)
         try:

@@ -24,6 +24,7 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
+from callgate.core.pacing.backpressure import Backpressure
 from callgate.core.task_sets import start_task
 from callgate.core.version import __version__
 from callgate.instance.worker.addresses import ServerAddress
@@ -43,8 +44,10 @@ _TICK_S = 0.5
 _OPEN_S = 10.0
 _FIRST_WAIT_S = 0.2
 _LONGEST_WAIT_S = 15.0
+_HIGH = 1024 * 1024
+"""Bytes that wait for the server before calls that produce output wait, too ..."""
 _MOST_WAITING = 16 * 1024 * 1024
-"""Bytes that wait for the server; beyond them output is not sent, only results are."""
+"""... and before output is dropped. Results are always sent."""
 _FINAL_STATUSES = frozenset({400, 401, 403, 404, 426})
 _FINAL_CODES = {
     4401: "The worker token was revoked.",
@@ -141,7 +144,12 @@ class WorkerConnection:
         outbox, clock = _Outbox(websocket), _Clock()
         config = self._config
         service = WorkerService(
-            self._calls, config.workspaces, config.slots, outbox.put, self._joined
+            self._calls,
+            config.workspaces,
+            config.slots,
+            outbox.put,
+            self._joined,
+            outbox.backpressure,
         )
         writing, ticking = start_task(outbox.run()), start_task(clock.run())
         try:
@@ -155,6 +163,7 @@ class WorkerConnection:
         finally:
             writing.cancel()
             ticking.cancel()
+            outbox.backpressure.resume()
             await asyncio.gather(writing, ticking, return_exceptions=True)
             await service.close()
 
@@ -175,13 +184,19 @@ class _Outbox:
         self._frames: deque[bytes] = deque()
         self._bytes = 0
         self._filled = asyncio.Event()
+        self.backpressure = Backpressure()
 
-    def put(self, frame: bytes, droppable: bool) -> None:
+    def put(self, frame: bytes, droppable: bool) -> bool:
+        """Send a frame. False: it was dropped."""
         if droppable and self._bytes > _MOST_WAITING:
-            return
-        self._frames.append(frame.rstrip(b"\n"))
+            return False
+        frame = frame.rstrip(b"\n")
+        self._frames.append(frame)
         self._bytes += len(frame)
         self._filled.set()
+        if self._bytes > _HIGH:
+            self.backpressure.pause()
+        return True
 
     async def run(self) -> None:
         """Send until cancelled, or until the connection is gone."""
@@ -190,8 +205,10 @@ class _Outbox:
                 await self._filled.wait()
                 while self._frames:
                     frame = self._frames.popleft()
-                    self._bytes -= len(frame) + 1
+                    self._bytes -= len(frame)
                     await self._websocket.send(frame, text=True)
+                    if self._bytes <= _HIGH:
+                        self.backpressure.resume()
                 self._filled.clear()
         except ConnectionClosed:
             pass

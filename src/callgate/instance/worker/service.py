@@ -19,6 +19,7 @@ import msgspec
 
 from callgate.core.errors import GENERIC_FAILURE, ToolError, ToolExecutionError
 from callgate.core.events import OUTPUT_DELTA, PROGRESS
+from callgate.core.pacing.backpressure import Backpressure, dropped_events
 from callgate.core.task_sets import TaskSet
 from callgate.core.version import __version__
 from callgate.dispatch.failures import log_failure
@@ -50,16 +51,19 @@ class WorkerService:
         calls: WorkerCalls,
         workspaces: Mapping[str, str],
         slots: int,
-        send: Callable[[bytes, bool], None],
+        send: Callable[[bytes, bool], bool],
         joined: Callable[[Object], None] = lambda config: None,
+        backpressure: Backpressure | None = None,
     ) -> None:
-        """`send` takes a frame, and whether it may be left out where too many wait. `joined`
-        hears that the server gives it calls from now on."""
+        """`send` takes a frame, and whether it may be dropped where too many wait; False: it was.
+        `joined` hears that the server gives it calls from now on. `backpressure` is that of the
+        connection."""
         self._calls = calls
         self._workspaces = workspaces
         self._slots = slots
         self._send = send
         self._joined = joined
+        self._backpressure = backpressure
         self._wire = HostWire(OF_WORKER)
         self._running: dict[str, RunningCall] = {}
         """By the id of the request."""
@@ -135,24 +139,46 @@ class WorkerService:
         )
 
     async def _run(self, id: str, params: RunTool) -> Object:
+        dropped = unmarked = 0
+
         def report(event_type: str, payload: Mapping[str, Any]) -> None:
-            event = _event(event_type, payload)
-            try:
-                data = self._wire.encode(Emitted(id=id, event=event))
-            except (ValueError, Unsendable):
-                return  # it was answered, or cannot be said
-            self._send(data, True)
+            nonlocal dropped, unmarked
+            is_marked = not unmarked or self._emit(id, parts.log(dropped_events(unmarked), "warn"))
+            if is_marked:
+                unmarked = 0
+            if not is_marked or not self._emit(id, _event(event_type, payload)):
+                dropped += 1
+                unmarked += 1
 
         def started(running: RunningCall) -> None:
             self._running[id] = running
 
         try:
             output = await self._calls.run(
-                params.tool_name, params.arguments, params.context, report, started
+                params.tool_name,
+                params.arguments,
+                params.context,
+                report,
+                started,
+                self._backpressure,
             )
         finally:
             self._running.pop(id, None)
+        if dropped:
+            others = output.metadata.get("diagnostics") or ()
+            diagnostics = [*others, dropped_events(dropped)]
+            output.metadata = {**output.metadata, "diagnostics": diagnostics}
         return values.to_value(output)
+
+    def _emit(self, id: str, event: frames.Event) -> bool:
+        """Send an event of a call. False: it was dropped, because it is too large or too late."""
+        try:
+            data = self._wire.encode(Emitted(id=id, event=event))
+        except Unsendable:
+            return False
+        except ValueError:  # the call was answered: nobody misses it
+            return True
+        return self._send(data, True)
 
     async def _cancel(self, id: str) -> bool:
         running = self._running.get(id)

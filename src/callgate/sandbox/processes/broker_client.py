@@ -391,16 +391,17 @@ class BrokeredProcess:
         if self._outcome is not None:
             self._finish()
 
-    def _pass_on(self, stream: Stream, data: bytes) -> None:
+    def _pass_on(self, stream: Stream, data: bytes) -> asyncio.Future[None] | None:
         """Output on its way to whoever reads it, until there is too much of it."""
         if self._report_attempt is not None and self._control is not None:
             self._hear_attempt()
-        self._on_output(stream, data)
+        held = self._on_output(stream, data)
         if self._room is not None and self._limit is None:
             self._room -= len(data)
             if self._room < 0:
                 self._limit = "output_bytes"
                 self.stop(0.0)
+        return held
 
 
 class BrokerLauncher:

@@ -15,6 +15,9 @@ from functools import partial
 from callgate.core.commands import OnOutput, Stream
 from callgate.core.turns import PieceSize, Turns, fair_turns
 
+_MOST_LEFT = 16
+"""Pieces that are taken from one pipe when it is cut: the most that a pipe holds."""
+
 
 class OutputPipes:
     def __init__(
@@ -31,6 +34,8 @@ class OutputPipes:
         self._turns = turns or fair_turns()
         self._loop = asyncio.get_running_loop()
         self._piece = PieceSize()
+        self._held: asyncio.Future[None] | None = None
+        """Nothing is read before it is done: the reader of the output has fallen behind."""
         self._left: deque[tuple[Stream, bytes]] = deque()
         """What was in the pipes when they were cut."""
         for pipe in self._pipes:
@@ -49,13 +54,15 @@ class OutputPipes:
     def cut(self) -> None:
         """Take what is in the pipes by now and no more; `on_end` follows, once it is handed on."""
         for pipe, stream in list(self._pipes.items()):
-            try:
-                data = os.read(pipe, PieceSize.MOST)
-            except BlockingIOError:
-                data = b""
-            self._close(pipe)
-            if data:
+            for _ in range(_MOST_LEFT):
+                try:
+                    data = os.read(pipe, PieceSize.MOST)
+                except BlockingIOError:
+                    break
+                if not data:
+                    break
                 self._left.append((stream, data))
+            self._close(pipe)
         self._turns.wait(self._hand_on_rest)
 
     def _hand_on_rest(self) -> None:
@@ -77,11 +84,11 @@ class OutputPipes:
             self._turns.wait(partial(self._read_slice, pipe))
 
     def _read_slice(self, pipe: int) -> None:
-        if pipe not in self._pipes:  # it was closed meanwhile
+        if pipe not in self._pipes or self._held is not None:  # closed, or held up meanwhile
             return
         if self._read_once(pipe):
             self._turns.wait(partial(self._read_slice, pipe))
-        elif pipe in self._pipes:
+        elif pipe in self._pipes and self._held is None:
             self._loop.add_reader(pipe, self._read, pipe)
 
     def _read_once(self, pipe: int) -> bool:
@@ -100,8 +107,22 @@ class OutputPipes:
     def _hand_on(self, stream: Stream, data: bytes) -> bool:
         """Whether it took long. As much is read the next time as fits a slice."""
         began = self._turns.now()
-        self._on_output(stream, data)
+        held = self._on_output(stream, data)
+        if held is not None and not held.done():
+            self._hold(held)
         return self._piece.learn(len(data), self._turns.now() - began)
+
+    def _hold(self, held: asyncio.Future[None]) -> None:
+        self._held = held
+        for pipe in self._pipes:
+            self._loop.remove_reader(pipe)
+        held.add_done_callback(self._go_on)
+
+    def _go_on(self, held: asyncio.Future[None]) -> None:
+        if held is self._held:
+            self._held = None
+            for pipe in self._pipes:
+                self._loop.add_reader(pipe, self._read, pipe)
 
     def _close(self, pipe: int) -> None:
         self._loop.remove_reader(pipe)

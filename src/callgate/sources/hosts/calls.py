@@ -3,6 +3,7 @@ or to the error that says why there is none."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -34,8 +35,9 @@ async def call(
     `check` may refuse the process that the call would go to, `watch` is around its work there.
     """
 
-    def tell(event: frames.Event) -> None:
+    def tell(event: frames.Event) -> asyncio.Future[None] | None:
         context.publish(*parts.to_event(event))
+        return context.backpressure()
 
     requests = RuntimeRequests(context)
     try:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from callgate.protocol.host_v1 import frames
 from callgate.protocol.host_v1.runtime import Broken, Received, RuntimeWire
 
-OnEvent = Callable[[frames.Event], None]
+OnEvent = Callable[[frames.Event], asyncio.Future[None] | None]
+"""Takes an event. Where it returns a future, its reader has fallen behind until that is done."""
 OnAsk = Callable[[frames.OfRuntime], Awaitable[Any]]
 Outcome = asyncio.Future[frames.Returned]
 
@@ -49,6 +50,8 @@ class PendingRequests:
         self._wire = wire
         self._ids = itertools.count(1)
         self._pending: dict[str, Pending] = {}
+        self.held: asyncio.Future[None] | None = None
+        """The last future that an `on_event` returned."""
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -102,7 +105,7 @@ class PendingRequests:
             case frames.Emitted():
                 pending = self._pending.get(received.id)
                 if pending is not None and pending.on_event is not None:
-                    pending.on_event(received.event)
+                    self.held = pending.on_event(received.event) or self.held
             case Broken():
                 problem = f"its answer cannot be taken ({received.why})"
                 self._settle(received.id, InvalidAnswer(problem))

@@ -58,6 +58,8 @@ class Link:
         self._frames = FrameLog("callgate.hosts")
         self._wire = RuntimeWire()
         self._requests = PendingRequests(self._wire)
+        self._held: asyncio.Future[None] | None = None
+        """Until when nothing is read, because the one call under way has a slow reader."""
         self._running: Running | None = None
         self._stdin: int | None = None
         self._buffer = bytearray()
@@ -112,6 +114,7 @@ class Link:
             return id, outcome
         data = self._wire.encode(frames.ask(id, params))
         outcome = self._requests.add(id, on_event, on_ask)
+        self._read_on()
         if len(self._requests) > 1:
             self._send_soon(data)
         else:
@@ -120,6 +123,7 @@ class Link:
 
     def abandon(self, id: str) -> None:
         """Wait no longer for a request."""
+        self._read_on()
         self._requests.abandon(id)
         self._end_if_done()
 
@@ -216,16 +220,25 @@ class Link:
 
     # --- in ----------------------------------------------------------------------------------
 
-    def _hear(self, stream: Stream, data: bytes) -> None:
+    def _hear(self, stream: Stream, data: bytes) -> asyncio.Future[None] | None:
         if stream == "stderr":
             self._log.add(data)
-            return
+            return None
         self._frames.received(data)
         for received in self._wire.receive(data):
             self._take(received)
         if self._wire.hopeless is not None and self._stdin is not None:
             self._log.note(f"ended: it says too much that means nothing ({self._wire.hopeless})")
             self.kill()
+        held, self._requests.held = self._requests.held, None
+        self._held = held if len(self._requests) == 1 else None  # others are not held up
+        return self._held
+
+    def _read_on(self) -> None:
+        """Wait for no reader any more."""
+        if self._held is not None and not self._held.done():
+            self._held.set_result(None)
+        self._held = None
 
     def _take(self, received: Received) -> None:
         if isinstance(received, Broken):

@@ -53,6 +53,8 @@ class _Card:
         self.untold = ""
         self.notice: list[ToolContent] = []
         """Tells the person that the call does not run where one would expect it."""
+        self.left_out = 0
+        """Characters before `untold` that are not told."""
         self.steps: list[str] = []
         self.timer: asyncio.TimerHandle | None = None
 
@@ -114,7 +116,9 @@ class Cards:
         if shown is None or (shown.terminal is not None and not shown.is_ours):
             return
         if shown.is_ours:
-            shown.untold = (shown.untold + text)[-_MOST_UNTOLD:]
+            shown.untold += text
+            shown.left_out += max(0, len(shown.untold) - _MOST_UNTOLD)
+            shown.untold = shown.untold[-_MOST_UNTOLD:]
         else:
             shown.tail = (shown.tail + text)[-_TAIL:]
         self._soon(id, shown)
@@ -162,7 +166,9 @@ class Cards:
         shown.timer.cancel()
         shown.timer = None
         if shown.is_ours:
-            data, shown.untold = sendable(shown.untold), ""
+            mark = f"\n[... {shown.left_out} characters left out]\n" if shown.left_out else ""
+            data = sendable(mark + shown.untold)
+            shown.untold, shown.left_out = "", 0
             self._update(id, meta={"terminal_output": {"terminal_id": id, "data": data}})
         elif shown.terminal is None:
             lines = [*shown.steps, *([shown.tail] if shown.tail else [])]

@@ -1,7 +1,8 @@
 """What a client hears of a request while it is under way: steps of progress, and log lines.
 
 A client that does not read holds nobody up and fills no memory: pieces of output that it has
-not taken are joined, and beyond a bound the newest are dropped.
+not taken are joined, and beyond a bound the newest are dropped. A step says how much is missing
+at its position.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from mcp_types import LoggingLevel
 
 from callgate.core.events import OUTPUT_DELTA, PROGRESS, Event
+from callgate.core.pacing.backpressure import dropped_events
 
 MOST = 1_000
 _LONGEST = 16 * 1024
@@ -64,11 +66,12 @@ class _Output:
     def add(self, text: str) -> None:
         if self._room > 0:
             self._pieces.append(text[: self._room])
-            self._room -= len(text)
+        self._room -= len(text)
 
     @property
     def text(self) -> str:
-        return "".join(self._pieces)
+        dropped = f"\n[... {-self._room} characters were dropped]\n" if self._room < 0 else ""
+        return "".join(self._pieces) + dropped
 
 
 class Notifications:
@@ -76,13 +79,16 @@ class Notifications:
         self._wake = wake
         self._meter = Meter()
         self._waiting: deque[Event | Line | _Output] = deque()
+        self._dropped = 0
+        """Since the client has taken something."""
 
     def note(self, event: Event) -> None:
         if event.type == OUTPUT_DELTA:
             last = self._waiting[-1] if self._waiting else None
             if not isinstance(last, _Output):
                 last = _Output()
-                self._add(last)
+                if not self._add(last):
+                    return
             last.add(str(event.payload.get("text", "")))
         elif event.type == PROGRESS:
             self._add(event)
@@ -90,10 +96,14 @@ class Notifications:
     def log(self, line: Line) -> None:
         self._add(line)
 
-    def _add(self, notifications: Event | Line | _Output) -> None:
-        if len(self._waiting) < MOST:
-            self._waiting.append(notifications)
-            self._wake()
+    def _add(self, notification: Event | Line | _Output) -> bool:
+        """Whether there is room for it."""
+        if len(self._waiting) >= MOST:
+            self._dropped += 1
+            return False
+        self._waiting.append(notification)
+        self._wake()
+        return True
 
     def take(self) -> deque[Step | Line]:
         taken: deque[Step | Line] = deque()
@@ -107,4 +117,7 @@ class Notifications:
                 raw, fraction = each.payload.get("message"), each.payload.get("fraction")
                 message = None if raw is None else str(raw)
                 taken.append(Step(*self._meter.next(fraction), message))
+        if self._dropped:
+            taken.append(Step(*self._meter.next(None), dropped_events(self._dropped)))
+            self._dropped = 0
         return taken

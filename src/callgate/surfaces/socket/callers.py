@@ -15,6 +15,7 @@ from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.clients import Client
 from callgate.core.effects import Capability
 from callgate.core.errors import ToolError, ToolPermissionDenied
+from callgate.core.pacing.backpressure import Backpressure
 from callgate.core.results import Diagnostic
 from callgate.core.sessions import Session
 from callgate.protocol.socket_v1 import frames
@@ -59,6 +60,8 @@ class Caller:
         """`is_traced`: telemetry is on."""
         self.client: Client | None = None
         """The process at the other end; None until it is known."""
+        self.backpressure: Backpressure | None = None
+        """Of the connection."""
         self._open_session = open_session
         self._find_tool = find_tool
         self._session_id = session_id
@@ -96,6 +99,7 @@ class Caller:
             timeout_s=None if request.timeout_ms is None else request.timeout_ms / 1000,
             scope=_scope(info),
             trace=_trace(info.traceparent) if self._is_traced else None,
+            backpressure=self.backpressure,
         )
         return IncomingCall(call, refusal, note)
 

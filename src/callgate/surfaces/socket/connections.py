@@ -83,6 +83,7 @@ class Connection(asyncio.Protocol):
         )
         self._wire = ServerWire()
         self._out = Outbox(self._wire, self._hang_up_if_done)
+        self.caller.backpressure = self._out.backpressure
         self._calls = calls.Calls(host, self._result)
         self._turns = fair_turns()
         self._state = ConnectionState.NEW
@@ -140,6 +141,7 @@ class Connection(asyncio.Protocol):
         self._wire.drop()
         self._host.unfinished.hold(self, 0)
         self._presence.stop()
+        self._out.backpressure.resume()
         self.watcher.close()
         self._calls.close(ToolCancelled(reason="caller_gone"))
         self._host.left(self)
@@ -153,10 +155,10 @@ class Connection(asyncio.Protocol):
         return True
 
     def pause_writing(self) -> None:
-        self._out.paused = True
+        self._out.pause()
 
     def resume_writing(self) -> None:
-        self._out.paused = False
+        self._out.resume()
 
     def data_received(self, data: bytes) -> None:
         self._out.frames.received(data)
@@ -286,6 +288,7 @@ class Connection(asyncio.Protocol):
                 self._host.subscribed(self)
             case frames.Unsubscribe():
                 self._send(self.watcher.unsubscribe(request))
+                self._out.unsubscribed()
                 self._host.subscribed(self)
             case frames.ListConfirmations() | frames.AnswerConfirmation():
                 self._answer_later(self.watcher.look_up(request))
@@ -344,8 +347,10 @@ class Connection(asyncio.Protocol):
         if self._state is ConnectionState.FULL and not self._calls.waits:
             self._move(Transition.DRAIN)
             self._pace()
-        reply = self._replies.of(request_id, result)
-        if request_id in self._wire.in_flight:
+        is_expected = request_id in self._wire.in_flight
+        dropped = self._out.end_call(request_id) if is_expected else 0
+        reply = self._replies.of(request_id, result, dropped)
+        if is_expected:
             self._send(reply)
 
     def _send(self, reply: frames.Reply | Fault) -> None:

@@ -52,6 +52,11 @@ async def test_a_flood_of_output_is_told_in_small_pieces(shows_output: bool) -> 
     assert sum(len(repr(each)) for each in told) < 200_000
     statuses = [each.status for each in told if isinstance(each, ToolCallUpdate) and each.status]
     assert statuses == ["in_progress", "completed"]
+    if shows_output:
+        metas = [each.meta for each in told if isinstance(each, ToolCallUpdate) and each.meta]
+        (data,) = [str(each["terminal_output"]["data"]) for each in metas if "terminal_output" in each]
+        mark, _, rest = data.lstrip().partition("]\n")
+        assert mark == f"[... {100 * len(FLOOD) - len(rest)} characters left out"
 
 
 @pytest.mark.parametrize("end", ["</resource>", "</RESOURCE>", "< / resource>", "</resource \n>"])

@@ -11,7 +11,9 @@ import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
 
+from callgate.core.events import OUTPUT_DELTA, PROGRESS, Event
 from callgate.core.sessions import Mode
+from callgate.surfaces.mcp.notifications import MOST, Notifications, Step
 from tests.unit.surfaces.mcp.talks import GENERATIONS, texts, world
 
 each_generation = pytest.mark.parametrize("generation", GENERATIONS)
@@ -121,3 +123,25 @@ async def test_in_mode_none_nothing_is_offered_and_nothing_runs(tmp_path: Path) 
         assert (await client.list_tools()).tools == []
         result = await client.call_tool("put", {"what": "it"})
     assert (result.is_error, here.did) == (True, [])
+
+
+def _event(type: str, **payload: Any) -> Event:
+    return Event(id="e", timestamp=0.0, session_id="s", type=type, actor="tool", payload=payload)
+
+
+def test_a_client_that_does_not_read_is_told_how_much_it_missed() -> None:
+    notifications = Notifications(lambda: None)
+    for _ in range(MOST + 5):
+        notifications.note(_event(PROGRESS, message="step"))
+    notifications.note(_event(OUTPUT_DELTA, text="lost"))
+    *steps, last = [each for each in notifications.take() if isinstance(each, Step)]
+    assert [each.message for each in steps] == ["step"] * MOST
+    assert (last.message or "").startswith("6 events of this call were dropped")
+    assert last.progress > steps[-1].progress
+    notifications.note(_event(OUTPUT_DELTA, text="x" * 20_000))
+    notifications.note(_event(OUTPUT_DELTA, text="y" * 1_000))
+    (step,) = notifications.take()
+    assert isinstance(step, Step) and (step.message or "").endswith(
+        f"[... {21_000 - 16_384} characters were dropped]\n"
+    )
+    assert not notifications.take()

@@ -6,24 +6,23 @@ there to answer, is another matter, and ends nothing.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from callgate.audit.reading import Filter
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.clients import Client
 from callgate.core.errors import ToolErrorClass
 from callgate.core.events import Event
+from callgate.core.pacing.backpressure import Backpressure
 from callgate.core.sessions import Session
 from callgate.core.stored import CallState as Stage
 from callgate.core.stored import ConfirmationState
 from callgate.core.stores import ConfirmationNotFound, Store
 from callgate.core.task_sets import start_task
 from callgate.core.text.traces import parse_traceparent
-from callgate.core.turns import Pace
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
 from callgate.dispatch.permission.questions import closed, read_question
 from callgate.surfaces.http import owners
@@ -45,12 +44,11 @@ from callgate.surfaces.http.routes.values import (
     Value,
     result_of,
 )
+from callgate.surfaces.http.stream.call_events import CallEvents
 
 _MOST_AT_ONCE = 256
 """Calls over HTTP that have not ended."""
 _PAGE = 500
-_QUEUE = 1_000
-"""Events of a call that wait for a caller who does not read; the others it does not see."""
 Limit = Annotated[int, Meta(ge=1, le=500)]
 
 
@@ -132,26 +130,21 @@ async def _run(context: Context, request: Request, call: ToolCall) -> Any:
 
 async def _event_stream(context: Context, request: Request, call: ToolCall) -> AsyncIterator[bytes]:
     """What happens in a call, and its end, as server-sent events."""
-    queue: asyncio.Queue[Event | None] = asyncio.Queue()
-
-    def hear(event: Event) -> None:
-        if event.payload.get("call_id") == call.id and queue.qsize() < _QUEUE:
-            queue.put_nowait(event)
-
-    unlisten, pace = context.runtime.listen(hear, call.session.id), Pace()
+    backpressure = Backpressure()
+    call = structs.replace(call, backpressure=backpressure)
+    events = CallEvents(call, backpressure)
+    unlisten = context.runtime.listen(events.hear, call.session.id)
     running = start_task(_run(context, request, call))
-    running.add_done_callback(lambda _: queue.put_nowait(None))
+    running.add_done_callback(lambda _: events.end())
     try:
-        while (event := await queue.get()) is not None:
-            yield b"event: event\ndata: " + encode(event) + b"\n\n"
-            if queue.empty():
-                pace.begin()
-            else:
-                await pace.step()
+        async for piece in events.pieces():
+            yield piece
         if not running.cancelled() and running.exception() is None:
-            yield b"event: result\ndata: " + encode(result_of(running.result())) + b"\n\n"
+            result = result_of(events.counted(running.result()))
+            yield b"event: result\ndata: " + encode(result) + b"\n\n"
     finally:
         unlisten()
+        backpressure.resume()
         running.cancel()
 
 

@@ -1,0 +1,1 @@
+"""Limits on how fast producers work for their readers."""
