@@ -307,7 +307,9 @@ async def test_a_command_in_the_users_words_runs_in_the_terminal_also_after_othe
     rich: Editor, models: Models, workspace: Path
 ) -> None:
     play = models.play(
-        Says(calls=[Asks("shell", {"command": "ls"})]), Says(calls=[Asks("shell", {"command": "ls -la"})]), Says("Done.")
+        Says(calls=[Asks("shell", {"command": "ls"})]),
+        Says(calls=[Asks("shell", {"command": "ls -la"})]),
+        Says("Done."),
     )
     talk = await rich.new(workspace, mode="write")
     assert await talk.prompt(f"run `ls -la` {play}") == "end_turn"

@@ -104,10 +104,12 @@ def answer(id: object, method: str, params: dict) -> None:
             "protocolVersion": 1,
             "agentInfo": {"name": NAME, "version": "1", "title": "Scripted"},
             "agentCapabilities": {"loadSession": True, "_meta": {"told": able}},
-            "authMethods": [],
+            "authMethods": json.loads(os.environ.get("SCRIPTED_LOGINS", "[]")),
         }
     elif method == "session/new":
-        result = {"sessionId": f"s{os.urandom(4).hex()}-{next(_sessions)}"}
+        if early := os.environ.get("SCRIPTED_EARLY"):
+            update(early, sessionUpdate="session_info_update", title="early")
+        result = {"sessionId": os.environ.get("SCRIPTED_EARLY") or f"s{os.urandom(4).hex()}-{next(_sessions)}"}
         send({"id": id, "result": result})
         command = {"name": "look", "description": "Looks."}
         update(result["sessionId"], sessionUpdate="available_commands_update", availableCommands=[command])
@@ -143,8 +145,9 @@ def main() -> None:
             session = message["params"]["sessionId"]
             if session in _cancelled and not os.environ.get("SCRIPTED_DEAF"):
                 _cancelled[session].set()
-        elif message["method"] == "_extension/noted":
-            send({"method": "_extension/noted_back", "params": message["params"]})
+        elif message["method"] == "_extension/send":
+            for each in message["params"]["messages"]:
+                send(each)
 
 
 main()

@@ -77,15 +77,13 @@ async def test_updates_stay_in_their_order_around_answers(opened: Open, workspac
         assert talk.kinds()[-1] == "answer session/prompt"
 
 
-async def test_what_we_do_not_know_passes_both_ways(opened: Open, workspace: Path) -> None:
+async def test_extensions_of_the_editor_and_questions_to_the_user_pass(opened: Open, workspace: Path) -> None:
     async with opened() as editor:
         talk = await editor.new(workspace)
         params = {"deep": [1, {"a": None}], "_meta": {"trace": "x"}}
         editor.loose.add(7000)
         _, answer = editor.start("_extension/echo", params, 7000)
         assert await answer == params
-        editor.notify("_extension/noted", {"sessionId": talk.id, "n": 1})
-        await editor.until(lambda: any(each.get("method") == "_extension/noted_back" for each in editor.received))
         talk.answers["elicitation/create"] = lambda given: {"action": "accept", "content": {"a": given["message"]}}
         ask = {"ask": "elicitation/create", "params": {"mode": "form", "message": "hm", "requestedSchema": {}}}
         [elicited] = await play(talk, ask)

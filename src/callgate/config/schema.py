@@ -370,6 +370,9 @@ class ProxyTable(_Table, frozen=True):
     """Directories beside the workspace that it sees."""
     env: list[str] = []
     """Names of variables that are passed on, beside harmless ones and those of known agents."""
+    extensions: list[str] = []
+    """Extension methods of the agent that are passed to the editor, such as `_goose/*`. callgate
+    does not check what the editor does with them."""
     start_timeout_s: Seconds = 120.0
     """For it to answer the greeting; some fetch what they need first."""
     cancel_patience_s: Seconds = 30.0

@@ -149,6 +149,7 @@ def make_dependencies(wired: Wired, options: ProxyOptions) -> Dependencies:
         longest_arguments=settings.acp.longest_arguments,
         start_timeout_s=table.start_timeout_s,
         cancel_patience_s=table.cancel_patience_s,
+        extensions=tuple(table.extensions),
         close=close,
     )
 

@@ -1,14 +1,15 @@
 """The calls of one session of an agent behind the proxy, and the questions about them.
 
-A call that is asked about has a card in the editor: the agent's own, where the agent has one for
-it, else one of ours, which ends with the call.
+A question is shown on a card in the editor: the agent's own, if the agent has one for the call
+and no other question is open on it, else one of ours, which ends with the call. Title, kind and
+content of the question are ours; the agent cannot change its card until the answer has come.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import msgspec
@@ -21,14 +22,18 @@ from callgate.core.task_sets import TaskSet, start_task
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
 from callgate.protocol.acp.updates import SessionUpdate, Update
 from callgate.protocol.acp.values import SESSION_UPDATE, ToolFields
+from callgate.protocol.ndjson import Unsendable
 from callgate.runtime import Registered
 from callgate.surfaces.acp import permissions
 from callgate.surfaces.acp.cards import Cards
-from callgate.surfaces.acp.contents import kind_of, locations_of
+from callgate.surfaces.acp.contents import kind_of, locations_of, title_of
 from callgate.surfaces.acp.peer import Peer
 from callgate.surfaces.acp_proxy.dependencies import Dependencies
+from callgate.surfaces.acp_proxy.judging import AGENT_ACTION
+from callgate.surfaces.acp_proxy.updates import CardUpdates
 
 _LONGEST_CALL_S = 3_600.0
+_UNKNOWN_ACTION = "The agent wants to do something that callgate cannot identify"
 
 _log = logging.getLogger("callgate.acp")
 
@@ -46,6 +51,7 @@ class SessionCalls:
         self._runtime = dependencies.runtime
         self._longest_arguments = dependencies.longest_arguments
         self._editor, self._editor_name = editor, editor_name
+        self.updates = CardUpdates(self._send_update)
         self._cards = Cards(session, self.find, self._tell)
         self._agent_cards: dict[str, str] = {}
         """By the id of a call: the agent's own card for what it is about."""
@@ -69,7 +75,7 @@ class SessionCalls:
             timeout_s=_LONGEST_CALL_S,
             runner=runner,
         )
-        if card is not None:
+        if card:
             self._agent_cards[call.id] = card
         return call
 
@@ -77,8 +83,8 @@ class SessionCalls:
         """Run a call to its end; where it was asked about, its card ends with it."""
         result = await self._runtime.call(call)
         self.changed.update(result.files_modified or ())
-        if self._agent_cards.pop(call.id, None) is None:
-            self._cards.finished(result.block(call.shown_id), result.value)
+        self._agent_cards.pop(call.id, None)
+        self._cards.finished(result.block(call.shown_id), result.value)  # if it has one of ours
         return result
 
     async def started(
@@ -118,29 +124,36 @@ class SessionCalls:
         """Put a question to the person at the editor."""
         arguments = dict(question.arguments)
         tool = self.find(question.tool)
+        is_unknown = question.tool == AGENT_ACTION
+        title = _UNKNOWN_ACTION if is_unknown else title_of(question.tool, arguments)
         card = self._agent_cards.get(question.call_id)
-        title = None
-        if card is None:
+        if card is None or self.updates.has_question(card):
             card = question.tool_use_id
+            self.updates.add_own(card)
             self._cards.started(ToolUseBlock(id=card, name=question.tool, input=arguments))
-            title = self._cards.title(card)
         fields = ToolFields(
             tool_call_id=card,
             title=title,
+            name=question.tool,
             kind=kind_of(tool),
             status="pending",
             content=permissions.content_of(question, self._longest_arguments),
             locations=locations_of(tool, arguments, self.session.workspace),
             raw_input=arguments,
         )
-        return await permissions.ask(
-            self._editor,
-            self.id,
-            msgspec.structs.replace(question, session_id=self.id),
-            fields,
-            lambda: self._withdraw(question.call_id),
-            self._editor_name,
-        )
+        with self.updates.question(card):
+            return await permissions.ask(
+                self._editor,
+                self.id,
+                msgspec.structs.replace(question, session_id=self.id),
+                fields,
+                lambda: self._withdraw(question.call_id),
+                self._editor_name,
+            )
+
+    def _send_update(self, params: dict[str, Any]) -> None:
+        with suppress(Unsendable):
+            self._editor.notify(SESSION_UPDATE, params)
 
     def _tell(self, update: Update) -> None:
         self._editor.notify(SESSION_UPDATE, SessionUpdate(session_id=self.id, update=update))

@@ -94,5 +94,7 @@ class Dependencies(NamedTuple):
     """For an agent to answer `initialize`."""
     cancel_patience_s: float
     """For an agent to end its turn after a cancel."""
+    extensions: tuple[str, ...]
+    """Patterns of the agent's extension methods that are passed to the editor."""
     close: Callable[[], Awaitable[None]]
     """Let go of the runtime."""

@@ -6,7 +6,7 @@
                       session/cancel         passed on; questions and calls are withdrawn
     from the agent    files, terminals, permission   `sessions`
                       session/update                 passed on, and learnt from
-    all else          passed on as it is, both ways: what we do not know is theirs
+    all else          passed on if `methods` names it, else refused or dropped
 
 The order of messages is kept: whoever waits for an answer goes on before the next message of the
 same peer is looked at (`Peer`).
@@ -31,11 +31,20 @@ from callgate.core.task_sets import TaskSet
 from callgate.dispatch.clients import client_of
 from callgate.protocol.acp.agent_requests import CANCELLED, PERMISSION, session_id_of
 from callgate.protocol.acp.values import SESSION_UPDATE
-from callgate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Request, RpcError, shown
+from callgate.protocol.jsonrpc import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    Request,
+    RpcError,
+    shown,
+)
 from callgate.protocol.ndjson import Unsendable
 from callgate.sandbox.dry_runs.manifests import Before, observe
 from callgate.surfaces.acp.editor_sessions import is_directory
 from callgate.surfaces.acp.peer import Peer
+from callgate.surfaces.acp_proxy import methods
+from callgate.surfaces.acp_proxy.capabilities import guarded
 from callgate.surfaces.acp_proxy.dependencies import (
     Agent,
     AgentPlace,
@@ -45,7 +54,6 @@ from callgate.surfaces.acp_proxy.dependencies import (
 )
 from callgate.surfaces.acp_proxy.runners import AGENT_TURN, AgentTurn
 from callgate.surfaces.acp_proxy.sessions import HANDLERS, ProxiedSession
-from callgate.surfaces.acp_proxy.updates import with_texts
 from callgate.tools import deferred_effects
 
 OPENS = frozenset({"session/new", "session/load", "session/resume", "session/fork"})
@@ -54,6 +62,7 @@ REPORT_S = 5.0
 """For what changed in the last turns to be looked for, before everything ends."""
 _MISSING_IS_EMPTY = ("gemini", "qwen")
 """Agents that write a new file only if reading it is no error."""
+_MOST_EARLY = 100
 _MOST_ENTRIES, _MOST_SECONDS = 20_000, 0.5
 """How much of a workspace is looked at, before and after a turn, for what changed."""
 
@@ -75,11 +84,14 @@ class Proxy:
         self._name = dependencies.name
         self._agents = make_agents(Handlers(self._answer_agent, self._note_agent, self._ended))
         self._sessions: dict[str, tuple[Agent, ProxiedSession]] = {}
+        self._opening: list[tuple[Agent, list[dict[str, Any]]]] = []
+        """Requests that open a session, each with the updates for sessions not known yet."""
         self._tasks = TaskSet(_log, "the work of the proxy failed")
 
     async def initialize(self, params: Any) -> Any:
         """Greet the agent; its answer is the editor's."""
         answer = await self._agents.greet(params)
+        answer = guarded(answer)
         info = answer.get("agentInfo") if isinstance(answer, dict) else None
         name = info.get("name") if isinstance(info, dict) else None
         if isinstance(name, str) and name:
@@ -107,6 +119,8 @@ class Proxy:
                 return await self._open(method, params)
             if method == "session/prompt":
                 return await self._prompt(params)
+            if not methods.passes_from_editor(method, is_request=True):
+                raise _unknown("editor", method)
             agent = self._agent_of(params)
             answer = await agent.request(method, params)
         except (ToolError, StoreError) as error:
@@ -119,6 +133,9 @@ class Proxy:
 
     def noted(self, method: str, params: Any) -> None:
         """A notification of the editor."""
+        if not methods.passes_from_editor(method, is_request=False):
+            _drop("editor", method)
+            return
         id = session_id_of(params)
         found = None if id is None else self._sessions.get(id)
         if method == "session/cancel" and found is not None:
@@ -132,6 +149,8 @@ class Proxy:
         agent = await self._agents.at(place)
         session = await self._session(place, agent)
         known = session_id_of(params)
+        opening: tuple[Agent, list[dict[str, Any]]] = (agent, [])
+        self._opening.append(opening)
         try:
             if known is not None and method != "session/fork":  # updates come before the answer
                 self._hold(known, agent, session)
@@ -145,6 +164,11 @@ class Proxy:
                 del self._sessions[known]
             self._tasks.start(session.close())
             raise
+        finally:
+            self._opening.remove(opening)
+        for early in opening[1]:
+            if session_id_of(early) == id:
+                session.updated(early)
         return answer
 
     async def _session(self, place: AgentPlace, agent: Agent) -> ProxiedSession:
@@ -262,16 +286,18 @@ class Proxy:
     async def _answer_agent(self, agent: Agent, method: str, params: Any, request: Request) -> Any:
         """The result of a request of the agent. Raises `RpcError`."""
         handler = HANDLERS.get(method)
-        if handler is None:
+        if handler is None and not self._passes(method, is_request=True):
+            raise _unknown("agent", method)
+        session = self._session_of(agent, params)
+        if handler is None and (session is not None or session_id_of(params) is None):
             return await self._editor.request(method, params)
-        id = session_id_of(params)
-        found = None if id is None else self._sessions.get(id)
-        if found is None or found[0] is not agent:
-            raise RpcError(INVALID_PARAMS, f"session not found: {shown(id or '')}")
+        if handler is None or session is None:
+            named = shown(session_id_of(params) or "")
+            raise RpcError(INVALID_PARAMS, f"session not found: {named}")
         if method != PERMISSION:
-            return await handler(found[1], params)
+            return await handler(session, params)
         try:
-            return await handler(found[1], params)
+            return await handler(session, params)
         except RpcError:
             raise
         except Exception:  # some agents take an error for a yes
@@ -280,14 +306,40 @@ class Proxy:
 
     def _note_agent(self, agent: Agent, method: str, params: Any) -> None:
         """A notification of the agent."""
-        if method == SESSION_UPDATE and isinstance(params, dict):
-            id = session_id_of(params)
-            found = None if id is None else self._sessions.get(id)
-            if found is not None and found[0] is agent:
-                found[1].updated(params.get("update"))
-                params = with_texts(params, found[1].terminal_text)
-        with suppress(Unsendable):
-            self._editor.notify(method, params)
+        session = self._session_of(agent, params)
+        if method == SESSION_UPDATE:
+            if not methods.is_update(params):
+                _drop("agent", f"{method} of an unknown kind")
+            elif session is not None:
+                session.updated(params)
+            else:
+                self._early_update(agent, params)
+        elif not self._passes(method, is_request=False):
+            _drop("agent", method)
+        elif session is None and session_id_of(params) is not None:
+            _drop("agent", f"{method} for another session")
+        else:
+            with suppress(Unsendable):
+                self._editor.notify(method, params)
+
+    def _early_update(self, agent: Agent, params: dict[str, Any]) -> None:
+        """An agent may tell of a session before it has answered the request that opens it."""
+        opening = [updates for opener, updates in self._opening if opener is agent]
+        if not opening:
+            _drop("agent", f"{SESSION_UPDATE} for another session")
+        for updates in opening:
+            if len(updates) < _MOST_EARLY:
+                updates.append(params)
+
+    def _passes(self, method: str, *, is_request: bool) -> bool:
+        extensions = self._dependencies.extensions
+        return methods.passes_from_agent(method, extensions, is_request=is_request)
+
+    def _session_of(self, agent: Agent, params: Any) -> ProxiedSession | None:
+        """The session that a message names, if it is one of this agent."""
+        id = session_id_of(params)
+        found = None if id is None else self._sessions.get(id)
+        return found[1] if found is not None and found[0] is agent else None
 
     def _ended(self, agent: Agent) -> None:
         """Its sessions end with it."""
@@ -295,6 +347,15 @@ class Proxy:
             if owner is agent:
                 del self._sessions[id]
                 self._tasks.start(session.close())
+
+
+def _unknown(sender: str, method: str) -> RpcError:
+    _log.warning("refused: %s of the %s does not pass the proxy", shown(method), sender)
+    return RpcError(METHOD_NOT_FOUND, f"Method not found: {shown(method)}")
+
+
+def _drop(sender: str, what: str) -> None:
+    _log.warning("dropped: %s of the %s does not pass the proxy", shown(what), sender)
 
 
 def _place(params: Any) -> AgentPlace:

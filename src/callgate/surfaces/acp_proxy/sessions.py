@@ -27,7 +27,7 @@ from callgate.protocol.acp import agent_requests as wire
 from callgate.protocol.acp.agent_requests import PermissionRequest, ToolState
 from callgate.protocol.acp.client import CreateTerminal, ReadTextFile, WriteTextFile
 from callgate.protocol.acp.reading import read_params
-from callgate.protocol.acp.values import RESOURCE_NOT_FOUND, SESSION_UPDATE
+from callgate.protocol.acp.values import RESOURCE_NOT_FOUND
 from callgate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError, shown
 from callgate.surfaces.acp.peer import Peer
 from callgate.surfaces.acp_proxy import judging
@@ -42,12 +42,15 @@ from callgate.surfaces.acp_proxy.terminals import (
     environment,
     shell_arguments,
 )
+from callgate.surfaces.acp_proxy.updates import with_texts
 
 _MOST_STATES = 200
 """Tool calls of the agent that are remembered until they end ..."""
 _LARGEST_STATE = 256 * 1024
 """... and bytes of one."""
 _MISSING = "file_not_found"
+SWITCH_TITLE = "The agent asks about its own mode"
+_LONGEST_TITLE = 200
 
 _log = logging.getLogger("callgate.acp")
 
@@ -103,8 +106,12 @@ class ProxiedSession:
 
     # What the agent tells
 
-    def updated(self, update: Any) -> None:
-        """Learn from an update what a later question may be about."""
+    def updated(self, params: dict[str, Any]) -> None:
+        """Learn from an update what a later question may be about, and pass it on."""
+        self._learn(params["update"])
+        self.calls.updates.pass_on(with_texts(params, self._terminal_text))
+
+    def _learn(self, update: Any) -> None:
         state = wire.tool_state_of(update)
         if state is None:
             return
@@ -119,7 +126,7 @@ class ProxiedSession:
         if len(self._states) > _MOST_STATES:
             del self._states[next(iter(self._states))]
 
-    def terminal_text(self, terminal_id: str, tool_call_id: str) -> str | None:
+    def _terminal_text(self, terminal_id: str, tool_call_id: str) -> str | None:
         """What a terminal of ours has written, for a card that shows it; None for any other."""
         terminal = self._terminals.get(terminal_id)
         if terminal is None:
@@ -134,7 +141,7 @@ class ProxiedSession:
         request = read_params(PermissionRequest, params)
         state = judging.merged(self._states.get(request.tool_call_id), request.tool_call)
         if judging.is_plain_switch(state):  # its options are what it is about
-            return await self._editor.request(wire.PERMISSION, params)
+            return await self._ask_about_mode(request, state, params)
         judged = judging.read(state, self.session.workspace)
         result = await self._ask(judged, request.tool_call_id)
         if result is not None and _is_unclear(result) and judged.tool != judging.AGENT_ACTION:
@@ -145,6 +152,25 @@ class ProxiedSession:
         if result.error.error_class is ToolErrorClass.CANCELLED:
             return wire.CANCELLED
         return request.answer(allow=False)
+
+    async def _ask_about_mode(
+        self, request: PermissionRequest, state: ToolState, params: dict[str, Any]
+    ) -> Any:
+        """Put the agent's question about its own mode, with the agent's options and our title."""
+        updates, card = self.calls.updates, request.tool_call_id
+        if not card or updates.has_question(card):
+            raise RpcError(INVALID_PARAMS, "a question about the mode needs a tool call of its own")
+        shown_call = {
+            "toolCallId": card,
+            "title": f"{SWITCH_TITLE}: {shown(str(state.get('title', '')), _LONGEST_TITLE)}",
+            "kind": judging.SWITCH_MODE,
+            "status": "pending",
+            "content": state.get("content") or [],
+            "locations": [],
+            "rawInput": state.get("rawInput") or {},
+        }
+        with updates.question(card):
+            return await self._editor.request(wire.PERMISSION, {**params, "toolCall": shown_call})
 
     async def _ask(self, judged: judging.JudgedTool, tool_call_id: str) -> ToolResult | None:
         """None where the agent may do it; its call goes on until the agent has done it."""
@@ -231,7 +257,7 @@ class ProxiedSession:
                 "toolCallId": terminal.tool_call_id,
                 "content": [content],
             }
-            self._editor.notify(SESSION_UPDATE, {"sessionId": self.calls.id, "update": update})
+            self.calls.updates.pass_on({"sessionId": self.calls.id, "update": update})
 
     async def terminal_output(self, params: Any) -> Any:
         return self._terminal(params).state()
@@ -275,7 +301,7 @@ HANDLERS: dict[str, Handler] = {
     wire.KILL_TERMINAL: ProxiedSession.kill_terminal,
     wire.RELEASE_TERMINAL: ProxiedSession.release_terminal,
 }
-"""What is done here; everything else that an agent asks goes to the editor."""
+"""Requests of an agent that are performed here."""
 
 
 def _is_unclear(result: ToolResult) -> bool:
