@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -9,7 +10,10 @@ from typing import Any
 
 
 def count_function_calls(work: Callable[[], object], repeats: int = 20) -> float:
-    """Calls of functions, Python's and C's, that one run of `work` makes, itself included."""
+    """Count the function calls, Python's and C's, of one run of `work`, itself included.
+
+    The garbage collector is off meanwhile: a collection calls finalizers of other tests' objects.
+    """
     count = 0
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:
@@ -18,10 +22,13 @@ def count_function_calls(work: Callable[[], object], repeats: int = 20) -> float
             count += 1
 
     work()
+    gc.collect()
+    gc.disable()
     sys.setprofile(profile)
     try:
         for _ in range(repeats):
             work()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return (count - 1) / repeats  # the last one is `setprofile` itself

@@ -219,5 +219,11 @@ async def test_a_page_of_another_site_is_refused_behind_the_balancer_too(tmp_pat
         assert (await made.http.get("/v1/instance", headers=foreign)).status_code == 403
         assert (await made.http.get("/v1/instance", headers={"host": "evil.example"})).status_code == 403
         own = {**made.servers[0].headers, "origin": made.url}
-        codes = {(await made.http.get("/v1/instance", headers=own)).status_code for _ in range(6)}
-        assert codes == {200, 401}
+        codes: set[int] = set()
+
+        def both_answered() -> bool:
+            codes.add(httpx2.get(f"{made.url}/v1/instance", headers=own).status_code)
+            return codes >= {200, 401}
+
+        await eventually(both_answered)  # the balancer leaves out a server that is slow to answer
+        assert 403 not in codes

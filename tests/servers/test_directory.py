@@ -24,14 +24,23 @@ async def test_each_server_lists_all_that_live(cluster: Cluster) -> None:
     await a.client().session()
     c.kill()
     for server in (a, b):
-        found = (await server.client().get("/v1/servers"))["servers"]
+        found = await answering_servers(server.client())
         assert [(each["label"], each["url"], each["here"]) for each in found] == [
             ("a", a.url, server is a),
             ("b", b.url, server is b),
         ]
         assert [each["sessions"] for each in found] == [1, 0]
-        assert all(each["healthy"] and each["warning"] is None and abs(each["skew_s"]) < 2 for each in found)
+        assert all(each["warning"] is None and abs(each["skew_s"]) < 2 for each in found)
     assert [*await entries(cluster)] == ["a", "b"], "who finds a dead server's entry drops it"
+
+
+async def answering_servers(client: Any) -> list[Any]:
+    """List the servers once all of them answer: on a busy machine one may take seconds to do so."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            found: list[Any] = (await client.get("/v1/servers"))["servers"]
+            if all(each["healthy"] for each in found):
+                return found
 
 
 async def entries(cluster: Cluster) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from tests.unit.cli.running import LIMIT_S, callgate, start
 
 WRITES = {"text": "I write it.", "calls": [call("write_file", path="b.txt", content="x\n")]}
 DONE = {"text": "All done."}
-ENDLESS = {"text": "Word. " * 1000, "chunk": 6, "delay_s": 0.05}
+ENDLESS = {"text": "Word. " * 20_000, "chunk": 6, "delay_s": 0.05}
+"""A reply of 1,000 seconds: a busy machine cannot reach its end before Ctrl-C is pressed."""
 
 Start = Callable[..., Chatting]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -19,6 +18,7 @@ from callgate.policy.commands import (
     parse_pattern,
     read_command,
 )
+from tests.function_calls import count_function_calls
 
 
 def judged(text: str, **rules: list[str]) -> str | None:
@@ -676,20 +676,8 @@ def test_a_suggested_pattern_matches_its_own_command_and_no_other(words: list[st
 # --- effort --------------------------------------------------------------------------
 
 
-def steps(action: Callable[[], object]) -> int:
-    """How many functions are called, ours and built-in ones."""
-    count = 0
-
-    def tally(frame: object, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(tally)
-    try:
-        action()
-    finally:
-        sys.setprofile(None)
-    return count
+def steps(action: Callable[[], object]) -> float:
+    return count_function_calls(action, repeats=1)
 
 
 @pytest.mark.parametrize(

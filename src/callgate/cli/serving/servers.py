@@ -18,6 +18,9 @@ from callgate.surfaces.http.servers.carrying import Carrier
 from callgate.surfaces.http.servers.directory import Description, Servers
 from callgate.surfaces.http.servers.listing import ListedServer, list_others
 
+_PATIENCE_S = 10.0
+"""How long a silent server is asked again before it is reported as silent."""
+
 
 def servers(options: Namespace) -> int:
     found = with_store(options, _find)
@@ -41,7 +44,7 @@ async def _find(store: Store) -> list[ListedServer]:
     servers = Servers(opened, about, key_finder(Home.from_environment(), SERVERS))
     carrier = Carrier(servers)
     try:
-        return await list_others(servers, carrier)
+        return await list_others(servers, carrier, _PATIENCE_S)
     finally:
         await carrier.close()
         await servers.close()

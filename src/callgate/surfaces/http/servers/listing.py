@@ -11,7 +11,9 @@ from callgate.surfaces.http.servers.carrying import Carrier
 from callgate.surfaces.http.servers.directory import MOST_SKEW_S, Server, Servers
 
 _LIMIT_S = 2.0
-"""How long another server may take to say how it is."""
+"""Time limit for one request to another server."""
+_RETRY_S = 0.25
+"""Pause before a server that did not answer is asked again."""
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,17 +53,27 @@ class ListedServer(msgspec.Struct, frozen=True, kw_only=True):
     warning: str | None
 
 
-async def list_others(servers: Servers, carrier: Carrier) -> list[ListedServer]:
-    """Every other living server, those first that began first."""
-    asked = [_ask(servers, carrier, each) for each in await servers.others()]
-    return sorted(await asyncio.gather(*asked), key=lambda each: each.started_at)
+async def list_others(
+    servers: Servers, carrier: Carrier, patience_s: float = 0.0
+) -> list[ListedServer]:
+    """List every other live server, oldest first.
+
+    A server that does not answer is asked again for `patience_s` before it is listed as silent:
+    the first request after an idle time loads the HTTP modules, which takes seconds on a busy
+    machine.
+    """
+    deadline = time.monotonic() + patience_s
+    requests = [_ask(servers, carrier, each, deadline) for each in await servers.others()]
+    return sorted(await asyncio.gather(*requests), key=lambda each: each.started_at)
 
 
-async def _ask(servers: Servers, carrier: Carrier, server: Server) -> ListedServer:
+async def _ask(servers: Servers, carrier: Carrier, server: Server, deadline: float) -> ListedServer:
     begun = time.time()
-    answer = await carrier.ask(server, "/v1/server", _LIMIT_S)
-    if answer is None:
-        return _silent(server)
+    while (answer := await carrier.ask(server, "/v1/server", _LIMIT_S)) is None:
+        if time.monotonic() >= deadline:
+            return _silent(server)
+        await asyncio.sleep(_RETRY_S)
+        begun = time.time()
     state = msgspec.json.decode(answer, type=ServerState)
     skew_s = state.now - (begun + time.time()) / 2
     servers.note_skew(server.owner, skew_s)
