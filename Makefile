@@ -21,7 +21,8 @@ help:
 	@echo "make agents       run real agents (Claude Code, Codex, ...) behind the gate, offline"
 	@echo "make test-pythons the tests with each Python of this machine (PYTHONS=... names them)"
 	@echo "make lint         ruff (check and format), mypy and import-linter alone"
-	@echo "make soak         the long tests, which 'make test' leaves out"
+	@echo "make soak         the long tests, which 'make test' leaves out (PART=... runs one part:"
+	@echo "                  $(SOAK_PARTS))"
 	@echo "make agents-acp   real ACP agents behind the proxy, offline (npm; about 800 MB)"
 	@echo "make spec         how many conformance items are covered (ARGS=--open lists the rest)"
 	@echo "make mcp-conformance  MCP's own test suite, N/N for each of its sets"
@@ -76,7 +77,18 @@ lint: .venv/.ready-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+# The long tests in parts, each at most 20 minutes on two cores; tests/README.md has their times.
+SOAK_PARTS := wires calls store postgres servers processes programs
+SOAK_wires := tests/unit/policy tests/unit/protocol tests/unit/surfaces
+SOAK_calls := tests/unit/audit tests/unit/dispatch tests/unit/gate tests/unit/sessions
+SOAK_store := tests/simulation tests/unit/storage --ignore tests/unit/storage/postgres
+SOAK_postgres := tests/unit/storage/postgres
+SOAK_servers := tests/servers tests/unit/instance
+SOAK_processes := tests/acp tests/unit/sandbox tests/unit/sources tests/unit/workspace
+SOAK_programs := tests/browser tests/catalogue tests/deploy tests/docs tests/mcp_servers tests/unit/cli
+
 soak: .venv/.ready-dev
+	$(if $(filter-out $(SOAK_PARTS),$(PART)),$(error PART is one of: $(SOAK_PARTS)))
 	@sh scripts/get_bubblewrap.sh
 	@sh scripts/get_chromium.sh
 	@sh scripts/get_acp_clients.sh
@@ -85,8 +97,10 @@ soak: .venv/.ready-dev
 	@sh scripts/get_emulate.sh
 	@sh scripts/get_deploy_tools.sh
 	@sh scripts/get_postgres.sh
-	$(BIN)/python -m pytest -n 4 --dist worksteal -m soak --hypothesis-profile soak \
-	  --timeout 1800 --durations 30 $(PYTEST_ARGS)
+	@failed=; $(foreach part,$(or $(PART),$(SOAK_PARTS)),echo "soak: $(part)"; \
+	  $(BIN)/python -m pytest -n 4 --dist worksteal -m soak --hypothesis-profile soak \
+	    --timeout 1200 --durations 10 $(SOAK_$(part)) $(PYTEST_ARGS) || failed="$$failed $(part)";) \
+	if [ -n "$$failed" ]; then echo "soak: failed parts:$$failed" >&2; exit 1; fi
 
 # Real agents of others behind `callgate acp-proxy`, offline: their model is ours.
 agents-acp: .venv/.ready-dev

@@ -3,13 +3,14 @@
     python scripts/under_load.py -- .venv/bin/pytest tests/unit/cli/test_chat.py
     python scripts/under_load.py --loops 18 --times 5 -- .venv/bin/pytest ...
 
-Starts busy loops (18 by default), runs the command next to them, and stops them, also on Ctrl-C.
-The exit code is that of the first run that failed, or 0.
+Starts busy loops (18 by default), runs the command next to them, and stops them at the end, also
+after Ctrl-C or SIGTERM. The exit code is that of the first failed run, or 0.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -23,6 +24,7 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=1, help="number of runs of the command")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the loops are stopped
     with ExitStack() as stack:
         for _ in range(options.loops):
             loop = stack.enter_context(subprocess.Popen(_BUSY_LOOP))
