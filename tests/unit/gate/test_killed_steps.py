@@ -62,12 +62,17 @@ async def check(base: Path, answered: list[Any]) -> None:
     assert set(ran.values()) <= {1} and ran.keys() <= starts.keys(), "a call ran twice, or before its start was kept"
 
 
-STEPS = [(17, 67, 89), pytest.param(1, 1, 25, marks=pytest.mark.soak)]
+SHARDS = 4
+STEPS = [
+    pytest.param(17, 67, 89, id="some"),
+    *(pytest.param(nth, SHARDS, 25, marks=pytest.mark.soak, id=f"all-{nth}") for nth in range(1, SHARDS + 1)),
+]
+"""First step, distance to the next one, and distance of the kills of a recovery."""
 
 
 @pytest.mark.spec("T46", "T48")
 @pytest.mark.timeout(3400)
-@pytest.mark.parametrize(("first", "step", "recovery_step"), STEPS, ids=["some", "all"])
+@pytest.mark.parametrize(("first", "step", "recovery_step"), STEPS)
 async def test_whichever_step_a_kill_prevents_each_call_has_one_line_and_one_end(
     tmp_path: Path, zygote: Child, first: int, step: int, recovery_step: int
 ) -> None:
