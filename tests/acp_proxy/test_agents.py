@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.acp.published import NODE, SDK
 from tests.acp_proxy.conftest import Open, asked, records
@@ -49,8 +54,19 @@ async def test_an_agent_of_the_typescript_sdk(opened: Open, home: Path, workspac
     await _drive(opened, home, workspace, (str(NODE), script, str(SDK / "dist/v1/stable/acp.js")))
 
 
+@pytest.fixture(params=["as it is", "below /tmp"])
+def checkout(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The directory from which callgate runs. In the sandbox, /tmp is another directory."""
+    here = Path(__file__).parents[2] / "src"
+    if request.param == "as it is":
+        yield here
+        return
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        yield Path(shutil.copytree(here, Path(directory, "src"), ignore=shutil.ignore_patterns("__pycache__")))
+
+
 @needs("root")  # nobody else can take the mark of a call away
-async def test_our_own_agent(opened: Open, home: Path, workspace: Path, tmp_path: Path) -> None:
+async def test_our_own_agent(opened: Open, home: Path, workspace: Path, tmp_path: Path, checkout: Path) -> None:
     inner, script = tmp_path / "inner", tmp_path / "script.toml"
     inner.mkdir(mode=0o700)
     (inner / "settings.toml").write_text('sandbox = "off"\n')
@@ -59,7 +75,7 @@ async def test_our_own_agent(opened: Open, home: Path, workspace: Path, tmp_path
     wrapper.write_text(UNMARKED)
     command = (sys.executable, str(wrapper), "--model", f"scripted:{script}")
     options = ("--writable", str(inner), "--readable", str(tmp_path))
-    async with opened(*options, command=command, env={"INNER": str(inner)}) as editor:
+    async with opened(*options, command=command, env={"INNER": str(inner), "PYTHONPATH": str(checkout)}) as editor:
         assert editor.greeting["agentInfo"]["name"] == "callgate"
         talk = await editor.new(workspace)
         talk.allow("allow_once")

@@ -120,6 +120,25 @@ async def test_an_agent_that_cannot_be_started_is_an_error_with_a_sentence(opene
             pass
 
 
+async def test_a_program_that_the_sandbox_hides_is_an_error_with_its_path_and_advice(opened: Open, home: Path) -> None:
+    program = home / "agent"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o700)
+    with pytest.raises(Fault, match=f"hides {program}. Show its directory to the agent with --readable"):
+        async with opened(command=(str(program),)):
+            pass
+
+
+async def test_a_hidden_program_that_the_agent_starts_is_named(opened: Open, tmp_path: Path) -> None:
+    program = tmp_path / "beside" / "agent"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o700)
+    with pytest.raises(Fault, match=f"hides {program}. Show its directory to the agent with --readable"):
+        async with opened(command=("/bin/sh", "-c", f"exec {program}")):
+            pass
+
+
 async def test_an_agent_that_ends_at_once_is_an_error_with_its_words(opened: Open) -> None:
     with pytest.raises(Fault, match="bad key"):
         async with opened(command=("/bin/sh", "-c", "echo bad key >&2; exit 7")):

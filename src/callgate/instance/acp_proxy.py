@@ -19,7 +19,7 @@ from callgate.config.home import Home
 from callgate.config.load import SettingsError
 from callgate.config.schema import ProxyTable
 from callgate.core.calls import CallerKind, ToolCall
-from callgate.core.commands import Command, Launcher
+from callgate.core.commands import Command
 from callgate.core.directories import make_private_directory
 from callgate.core.errors import ToolError
 from callgate.core.models import ModelError, ModelErrorKind
@@ -33,12 +33,12 @@ from callgate.instance.watchdog import watch_runtime
 from callgate.policy.rules import Outcome
 from callgate.protocol.acp.initialize import Initialize
 from callgate.protocol.jsonrpc import INTERNAL_ERROR, RpcError
-from callgate.sandbox import allowed_hosts, tool_chains
+from callgate.sandbox import allowed_hosts, sight, tool_chains
 from callgate.sandbox.jails import Network, Profile
 from callgate.sandbox.launch import child_environment, without_secrets_keys
 from callgate.surfaces.acp.peer import Peer
 from callgate.surfaces.acp.stdio import serve_client
-from callgate.surfaces.acp_proxy.dependencies import AgentPlace, Dependencies
+from callgate.surfaces.acp_proxy.dependencies import AgentPlace, Dependencies, Launch
 from callgate.surfaces.acp_proxy.pool import AgentPool
 from callgate.surfaces.acp_proxy.proxy import Proxy
 from callgate.surfaces.acp_proxy.runners import AgentAction, AgentTurn
@@ -51,6 +51,7 @@ _NODE_PROXY = {"NODE_USE_ENV_PROXY": "1"}
 """Node reaches named hosts through the sandbox's proxy only if it is told to."""
 _EMPTY = "callgate-acp-"
 """How a directory is called that is made for the process that is greeted."""
+_TMP = "/tmp"  # noqa: S108  # compared with, not written to
 _WRITES = (Mode.ASK, Mode.GUARDED, Mode.WRITE)
 _WITHOUT_SANDBOX = (Mode.ASK, Mode.WRITE)
 
@@ -182,7 +183,7 @@ def _first_workspace(options: ProxyOptions) -> str:
 
 async def _launch(
     wired: Wired, argv: Sequence[str], table: ProxyTable, mode: Mode, place: AgentPlace
-) -> tuple[Launcher, Command]:
+) -> Launch:
     """What starts the agent in its sandbox."""
     sandbox, agent = wired.sandbox, known_agents.find(argv)[1]
     if sandbox.surroundings.profile is None and mode not in _WITHOUT_SANDBOX:
@@ -213,7 +214,16 @@ async def _launch(
         environ |= _NODE_PROXY
     directory = os.path.realpath(place.workspace)  # a link to it may not be there for the agent
     command = Command(argv=tuple(argv), cwd=directory, env=environ)
-    return sandbox.process_launcher(enclosure, session), command
+
+    def hidden_paths(text: str) -> tuple[str, ...]:
+        if enclosure.profile is None:
+            return ()
+        jail = sandbox.jail(enclosure, session)
+        if jail.fresh_tmp:
+            jail = msgspec.structs.replace(jail, opaque=(*jail.opaque, _TMP))
+        return sight.unseen(jail, home, text)
+
+    return Launch(sandbox.process_launcher(enclosure, session), command, hidden_paths)
 
 
 def _around(table: ProxyTable, wired: Wired) -> str:

@@ -406,6 +406,7 @@ def _our_code() -> tuple[str, ...]:
     package = PACKAGE_DIRECTORY
     checkout = os.path.dirname(os.path.dirname(package))
     paths = {package, os.path.join(checkout, "packages"), site.getusersitepackages()}
+    paths.add(os.path.join(os.path.dirname(package), "callgate_catalogue"))
     paths |= {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "scripts")}
     if sys.prefix != sys.base_prefix:  # all of a virtual environment
         paths.add(sys.prefix)

@@ -10,17 +10,19 @@ import asyncio
 import logging
 import os
 import select
+import shutil
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from callgate.core.commands import Command, Exit, Launcher, Running, Stream
+from callgate.core.commands import Exit, Running, Stream
 from callgate.core.errors import ToolError
 from callgate.core.task_sets import start_task
 from callgate.protocol.jsonrpc import INTERNAL_ERROR, RpcError, shown
 from callgate.redaction.texts import redact
 from callgate.surfaces.acp.peer import Peer, PeerGone
-from callgate.surfaces.acp_proxy.dependencies import AgentPlace, Handlers
+from callgate.surfaces.acp_proxy.dependencies import AgentPlace, Handlers, Launch
 from callgate.surfaces.descriptors import Output
 
 LEAVE_S = 5.0
@@ -34,6 +36,7 @@ _TAIL = 4_096
 _PIPE = 512
 """Bytes that fit into a pipe which can be written to at all."""
 _LONGEST_WHY = 300
+_SHOW = "Show its directory to the agent with --readable DIR, or move it into the workspace."
 
 _log = logging.getLogger("callgate.acp")
 
@@ -52,6 +55,7 @@ class AgentProcess:
         self._running: Running | None = None
         self._watching: asyncio.Task[None] | None = None
         self._errors = bytearray()
+        self._hidden_paths: Callable[[str], tuple[str, ...]] = lambda text: ()
         self.peer = Peer(
             self._write,
             lambda method, params, request: handlers.answer(self, method, params, request),
@@ -64,15 +68,16 @@ class AgentProcess:
     def is_alive(self) -> bool:
         return self._running is not None and self.exit is None and self.gave_up is None
 
-    async def start(self, launcher: Launcher, command: Command) -> None:
+    async def start(self, launch: Launch) -> None:
         """Raises a `ToolError` where the system cannot."""
+        self._hidden_paths = launch.hidden_paths
         theirs, ours = os.pipe()
         try:
-            with_stdin = msgspec.structs.replace(command, stdin=theirs)
-            self._running = await launcher.start(with_stdin, self._hear)
+            with_stdin = msgspec.structs.replace(launch.command, stdin=theirs)
+            self._running = await launch.launcher.start(with_stdin, self._hear)
         except OSError as error:
             os.close(ours)
-            raise _not_started(command.argv[0], error) from error
+            raise _not_started(launch, error) from error
         except BaseException:
             os.close(ours)
             raise
@@ -165,9 +170,12 @@ class AgentProcess:
         if ended is None:
             return "the agent has gone"
         how = f"exit code {ended.code}" if ended.signal is None else f"signal {ended.signal}"
-        lines = self._errors.decode("utf-8", "replace").strip().splitlines()
+        errors = self._errors.decode("utf-8", "replace").strip()
+        lines = errors.splitlines()
         detail = f": {shown(redact(lines[-1]), _LONGEST_WHY)}" if lines else ""
-        return f"the agent has ended ({how}){detail}"
+        text = f"the agent has ended ({how}){detail}"
+        hidden = self._hidden_paths(errors) if ended.code != 0 else ()
+        return f"{text}. {_hides(', '.join(hidden))}" if hidden else text
 
 
 def _pass_on(data: bytes) -> None:
@@ -183,8 +191,21 @@ def _pass_on(data: bytes) -> None:
             return
 
 
-def _not_started(program: str, error: OSError) -> ToolError:
-    why = error.strerror or str(error)
-    if isinstance(error, FileNotFoundError):
-        why = "there is no such program, or none that the sandbox shows it"
-    return ToolError(f"{program} cannot be started: {why}")
+def _not_started(launch: Launch, error: OSError) -> ToolError:
+    program, env = launch.command.argv[0], launch.command.env
+    path = shutil.which(program, path=env.get("PATH"))
+    what = f"The agent {shown(program)!r} cannot be started"
+    if path is None:
+        return ToolError(f"{what}: there is no such program. Install it, or give its full path.")
+    if launch.hidden_paths(path):
+        return ToolError(f"{what}. {_hides(shown(path, 200))}")
+    if not isinstance(error, FileNotFoundError):
+        return ToolError(f"{what}: {error.strerror or error}.")
+    return ToolError(
+        f"{what}: the sandbox around the agent does not show {shown(path, 200)} or the program"
+        f" that runs it. {_SHOW}"
+    )
+
+
+def _hides(paths: str) -> str:
+    return f"The sandbox around the agent hides {paths}. {_SHOW}"

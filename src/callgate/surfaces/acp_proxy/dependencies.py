@@ -19,6 +19,15 @@ class AgentPlace(NamedTuple):
     roots: tuple[Root, ...] = ()
 
 
+class Launch(NamedTuple):
+    """How the process of an agent is started."""
+
+    launcher: Launcher
+    command: Command
+    hidden_paths: Callable[[str], tuple[str, ...]]
+    """The paths in a text that exist, and that the sandbox around the agent hides."""
+
+
 class Agent(Protocol):
     """An agent as the proxy speaks with it: a process of ours, or whoever comes next in a chain."""
 
@@ -82,8 +91,8 @@ class Dependencies(NamedTuple):
     """What the agent is called in records, until it says it itself."""
     first_place: AgentPlace
     """Of the process that is greeted, before any session names a directory."""
-    launch: Callable[[AgentPlace], Awaitable[tuple[Launcher, Command]]]
-    """What starts the agent's process. Raises a `ToolError` where it cannot."""
+    launch: Callable[[AgentPlace], Awaitable[Launch]]
+    """Raises a `ToolError` where the agent cannot be started."""
     runs_in: str
     """What is around that process, for the person who is asked about what it does by itself."""
     grant_once: Callable[[Session, str, dict[str, Any]], None]

@@ -73,8 +73,7 @@ class AgentPool:
     async def _start(self, place: AgentPlace) -> tuple[AgentProcess, Any]:
         agent = AgentProcess(place, self._dependencies.runs_in, self._handlers)
         try:
-            launcher, command = await self._dependencies.launch(place)
-            await agent.start(launcher, command)
+            await agent.start(await self._dependencies.launch(place))
         except ToolError as error:
             raise RpcError(INTERNAL_ERROR, error.message, {"reason": "agent_start"}) from error
         self._agents[place] = agent
