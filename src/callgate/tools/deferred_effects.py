@@ -57,9 +57,24 @@ def remarks(observed: Observed, workspace: str) -> list[str]:
         ),
         _line("changed, and may run later by themselves", map(sendable, changed)),
         _line("changed, and runs on a server after a push", map(sendable, _outermost(pipelines))),
+        _line(
+            "set-uid or set-gid: other users run it with your rights",
+            map(sendable, _set_id(observed, workspace)),
+        ),
         *_rebases(observed, workspace),
     ]
     return [line for line in lines if line]
+
+
+def _set_id(observed: Observed, workspace: str) -> Iterator[str]:
+    """Files that other users run as us. Commands on Linux cannot set these bits (`seccomp`)."""
+    for path in (*observed.created, *observed.changed):
+        try:
+            mode = os.lstat(os.path.join(workspace, path)).st_mode
+        except OSError:
+            continue
+        if stat.S_ISREG(mode) and mode & (stat.S_ISUID | stat.S_ISGID):
+            yield path
 
 
 def _line(title: str, paths: Iterable[str]) -> str:

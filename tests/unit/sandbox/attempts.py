@@ -189,6 +189,71 @@ def change_mode_by_a_new_call():
     syscall(452, 452, -100, outside().encode(), 0o777, 0)  # fchmodat2
 
 
+def set_uid(create):
+    """Try to leave a program in the workspace that others run as us."""
+    path = inside("set-uid")
+    for bits in (0o4755, 0o2755):
+        try:
+            create(path, bits)
+        except OSError:
+            if not os.path.lexists(path) or not os.stat(path).st_mode & 0o6000:
+                raise
+        if not os.stat(path).st_mode & 0o6000:
+            raise PermissionError(errno.EPERM, "the bits are not set")
+
+
+def opened(path, bits=0o755):
+    return os.open(path, os.O_WRONLY | os.O_CREAT, bits)
+
+
+@attempt
+def set_uid_by_mode():
+    set_uid(lambda path, bits: (opened(path), os.chmod(path, bits)))
+
+
+@attempt
+def set_uid_of_an_open_file():
+    set_uid(lambda path, bits: os.fchmod(opened(path), bits))
+
+
+@attempt
+def set_uid_below_a_directory():
+    set_uid(lambda path, bits: (opened(path), os.chmod("set-uid", bits, dir_fd=os.open(inside(), os.O_RDONLY))))
+
+
+@attempt
+def set_uid_by_a_new_call():
+    set_uid(lambda path, bits: (opened(path), syscall(452, 452, -100, path.encode(), bits, 0)))
+
+
+@attempt
+def set_uid_when_created():
+    set_uid(lambda path, bits: os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, bits))
+
+
+@attempt
+def set_uid_by_a_node():
+    set_uid(lambda path, bits: os.mknod(path, 0o100000 | bits))
+
+
+@attempt
+def set_uid_of_a_file_without_a_name():
+    def create(path, bits):
+        file = os.open(inside(), os.O_WRONLY | os.O_TMPFILE, bits)
+        os.link(f"/proc/self/fd/{file}", path, follow_symlinks=True)
+
+    set_uid(create)
+
+
+@attempt
+def set_uid_by_a_structure():
+    def create(path, bits):
+        how = struct.pack("=3Q", os.O_WRONLY | os.O_CREAT, bits, 0)
+        syscall(437, 437, -100, path.encode(), how, len(how))  # openat2
+
+    set_uid(create)
+
+
 @attempt
 def change_owner():
     os.chown(outside(), os.getuid(), os.getgid())

@@ -67,18 +67,22 @@ WALLS = {
         change_mount_attributes change_the_root pivot_the_root make_a_user_namespace
         clone_into_a_user_namespace enter_a_namespace load_a_program_into_the_kernel
         watch_the_processor handle_page_faults read_keys load_a_module read_the_kernel_log
-        set_the_host_name keep_a_capability""",
+        set_the_host_name keep_a_capability
+        set_uid_when_created set_uid_by_a_node set_uid_of_a_file_without_a_name""",
     ("EISCONN", "EISCONN", "EISCONN", "EISCONN"): "reconnect_one_end_of_a_pair",
     ("EPERM", "ESRCH", "ESRCH", "ESRCH"): """
         end_another_process suspend_another_process signal_through_a_descriptor
         take_its_descriptor""",
     ("EPERM", "EINVAL", "EINVAL", "EINVAL"): "share_memory become_another_user",
     ("EPERM", "ENOENT", "ENOENT", "ENOENT"): "open_a_queue",
-    ("ENOSYS", "ENOSYS", "ENOSYS", "ENOSYS"): "clone_by_the_new_call use_io_uring",
+    ("ENOSYS", "ENOSYS", "ENOSYS", "ENOSYS"): """
+        clone_by_the_new_call use_io_uring set_uid_by_a_structure""",
     ("EACCES", "EACCES EROFS", "EACCES EROFS", "EACCES EROFS"): "change_a_kernel_setting",
     ("EACCES ENOENT", "EACCES EROFS ENOENT", "EACCES EROFS ENOENT", "EACCES EROFS ENOENT"): """
         press_the_magic_key write_to_sysfs open_the_memory""",
-    ("EACCES", "EROFS", "EPERM", "EPERM"): "make_a_device",
+    ("EACCES", "EROFS", "EPERM", "EPERM"): """
+        make_a_device set_uid_by_mode set_uid_of_an_open_file set_uid_below_a_directory
+        set_uid_by_a_new_call""",
     ("refused", "EPERM", "EPERM", "EPERM"): "type_into_a_terminal type_with_a_high_half",
     ("signal 31", "signal 31", "signal 31", "signal 31"): "speak_x32 speak_i386",
     ("EACCES", "EROFS", "EBUSY", "EBUSY"): """
@@ -100,6 +104,8 @@ WITHOUT_A_JAIL = """
     write_a_protected_file write_in_a_protected_directory link_a_protected_file
     create_a_missing_protected_file create_below_a_missing_protected_directory
     move_what_a_protected_place_is_in
+    set_uid_by_mode set_uid_of_an_open_file set_uid_below_a_directory set_uid_when_created
+    set_uid_by_a_node set_uid_by_a_structure
 """.split()
 
 

@@ -76,7 +76,7 @@ def test_a_door_of_the_kernel_is_shut(machine: str, name: str) -> None:
     assert ask(machine, make(machine, families=None), name) == EPERM
 
 
-@pytest.mark.parametrize("name", ["io_uring_setup", "io_uring_enter", "io_uring_register", "clone3"])
+@pytest.mark.parametrize("name", ["io_uring_setup", "io_uring_enter", "io_uring_register", "clone3", "openat2"])
 def test_what_hides_its_work_looks_as_if_it_did_not_exist(machine: str, name: str) -> None:
     assert ask(machine, make(machine, families=None), name) == ENOSYS
 
@@ -184,6 +184,25 @@ def test_metadata_is_frozen_only_on_request(machine: str, frozen: bool) -> None:
     requests = (0x40086602, 0x40046602, 0x401C5820)
     assert {ask(machine, code, "ioctl", 3, request) for request in requests} == {answer}
     assert ask(machine, code, "ioctl", 3, 0x5401) == ALLOW  # TCGETS
+
+
+MODES = {"fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "mknodat": 2}
+OLD_MODES = {"chmod": 1, "creat": 1, "mknod": 1}
+O_CREAT, O_TMPFILE = 0o100, 0o20200000
+
+
+@pytest.mark.parametrize("bits", [0o4755, 0o2755, 0o6755, 0o104755])
+def test_no_call_sets_the_bits_of_another_user(machine: str, bits: int) -> None:
+    code = make(machine, families=None)
+    modes = MODES | (OLD_MODES if machine == "x86_64" else {})
+    asked = {name: ask(machine, code, name, *[0] * at, bits) for name, at in modes.items()}
+    assert asked == dict.fromkeys(modes, EPERM)
+    plain = {name: ask(machine, code, name, *[0] * at, 0o101777) for name, at in modes.items()}
+    assert plain == dict.fromkeys(modes, ALLOW)
+    for flags in (O_CREAT, O_TMPFILE):
+        assert ask(machine, code, "openat", 0, 0, flags | 1, bits) == EPERM
+        assert ask(machine, code, "openat", 0, 0, flags | 1, 0o755) == ALLOW
+    assert ask(machine, code, "openat", 0, 0, 1, bits) == ALLOW  # creates nothing: no mode counts
 
 
 @pytest.mark.parametrize("refused", [True, False])

@@ -4,8 +4,11 @@
 
 `program` is pure and works for either architecture; `install` gives its bytes to the kernel,
 for good. A foreign architecture is killed, because its numbers mean other calls. What is
-refused fails with EPERM, or with ENOSYS where programs then use an older way: `clone3` hides
-its flags from us behind a pointer, and io_uring does other calls' work unseen.
+refused fails with EPERM, or with ENOSYS where programs then use an older way: `clone3` and
+`openat2` hide their flags and modes behind a pointer, and io_uring does other calls' work unseen.
+
+No call can set the set-uid or set-gid bit of a file: another user who runs such a file runs it
+with the rights of ours.
 
 Only the low half of an argument is looked at where the kernel looks at no more itself.
 The broker imports this: no msgspec.
@@ -53,7 +56,21 @@ _NEVER_NAMES = """
     _sysctl lookup_dcookie migrate_pages move_pages
     settimeofday clock_settime clock_adjtime adjtimex sethostname setdomainname
 """
-_AS_IF_UNKNOWN = ("io_uring_setup", "io_uring_enter", "io_uring_register", "clone3")
+_AS_IF_UNKNOWN = ("io_uring_setup", "io_uring_enter", "io_uring_register", "clone3", "openat2")
+_SET_ID = 0o6000
+_CREATES = 0o20000100  # O_CREAT, __O_TMPFILE: without them an open ignores its mode
+_MODES = {
+    "chmod": 1,
+    "fchmod": 1,
+    "fchmodat": 2,
+    "fchmodat2": 2,
+    "creat": 1,
+    "mknod": 1,
+    "mknodat": 2,
+}
+"""Position of the mode among the arguments. The kernel itself ignores these bits in a mkdir."""
+_MODES_OF_OPENS = {"open": (1, 2), "openat": (2, 3)}
+"""Positions of the flags and of the mode."""
 _METADATA_NAMES = """
     chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat
     utime utimes utimensat futimesat file_setattr
@@ -91,16 +108,18 @@ def program(
         # Another process's limit is a way to end it: RLIMIT_CPU brings SIGKILL.
         "prlimit64": _only_if_one_of(0, (0,)),
     }
+    looked_at |= {name: _unless_any_bit(at, _SET_ID) for name, at in _MODES.items()}
+    looked_at |= {name: _unless_created(*at, _SET_ID) for name, at in _MODES_OF_OPENS.items()}
     if families is not None:
         allowed = tuple(sorted(families))
         looked_at["socket"] = _only_if_one_of(0, allowed)
         looked_at["socketpair"] = _socket_pairs(AF_UNIX in allowed)
-    bodies = {
+    bodies = {numbers[name]: body for name, body in looked_at.items() if name in numbers}
+    bodies |= {
         numbers[name]: [(_RETURN, 0, 0, _REFUSE | error)]
         for name, error in refused.items()
         if name in numbers
     }
-    bodies |= {numbers[name]: body for name, body in looked_at.items()}
     return _assemble(machine, bodies)
 
 
@@ -189,6 +208,15 @@ def _unless_any_bit(argument: int, bits: int) -> list[Instruction]:
         (_JUMP_ANY_BIT, 0, 1, bits),
         (_RETURN, 0, 0, _REFUSE | _EPERM),
         (_RETURN, 0, 0, _ALLOW),
+    ]
+
+
+def _unless_created(flags: int, mode: int, bits: int) -> list[Instruction]:
+    return [
+        _load(flags),
+        (_JUMP_ANY_BIT, 1, 0, _CREATES),
+        (_RETURN, 0, 0, _ALLOW),
+        *_unless_any_bit(mode, bits),
     ]
 
 

@@ -51,7 +51,6 @@ _OPERANDS: dict[str, tuple[_Operand, ...]] = {
     "open": ((None, 0, _EITHER, True),),
     "creat": ((None, 0, _EITHER, True),),
     "openat": ((0, 1, _EITHER, True),),
-    "openat2": ((0, 1, _EITHER, True),),
     "truncate": ((None, 0, _PRESENT, True),),
     "mkdir": ((None, 0, _ABSENT, False),),
     "mkdirat": ((0, 1, _ABSENT, False),),
@@ -73,7 +72,7 @@ _OPERANDS: dict[str, tuple[_Operand, ...]] = {
     **dict.fromkeys(_BY_DESCRIPTOR, ((0, None, _PRESENT, True),)),
 }
 _FLAGS = {"open": 1, "openat": 2}
-"""Where the flags of an open are. Of openat2 they are in memory."""
+"""Position of the flags of an open. `openat2`, which has them in memory, is refused (`seccomp`)."""
 _MAY_CHANGE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
@@ -123,7 +122,7 @@ class WriteAttempts:
 
     def _attempt(self, pid: int, name: str, arguments: list[int]) -> bytes | None:
         """The watched path that a call would change."""
-        flags = _open_flags(pid, name, arguments)
+        flags = _open_flags(name, arguments)
         if flags is not None and not flags & _MAY_CHANGE:
             return None
         for directory, at, when, follow in _OPERANDS[name]:
@@ -182,12 +181,10 @@ def _is_cache(name: bytes) -> bool:
     return name == b"__pycache__" or (name.startswith(b".") and name.endswith(b"cache"))
 
 
-def _open_flags(pid: int, name: str, arguments: list[int]) -> int | None:
+def _open_flags(name: str, arguments: list[int]) -> int | None:
     """None: it is no open."""
     if name == "creat":
         return os.O_CREAT | os.O_WRONLY | os.O_TRUNC
-    if name == "openat2":
-        return int(struct.unpack("=Q", _memory(pid, arguments[2], 8))[0])
     return arguments[_FLAGS[name]] if name in _FLAGS else None
 
 
