@@ -58,6 +58,81 @@ class RuleMatch(msgspec.Struct, frozen=True):
     """`deny` or `ask`."""
 
 
+class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
+    """Files that a command left and that some program executes later without a question. Paths are
+    sorted and complete."""
+
+    files: tuple[str, ...] = ()
+    """Under a protected name; a directory stands for all in it."""
+    git: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Configuration files and hooks of git, with the settings that may run programs."""
+    disabled: tuple[str, ...] = ()
+    """Those of git that were renamed, so that git does not read them."""
+    refused: tuple[str, ...] = ()
+    """Files that the sandbox did not let it create or change."""
+    unsearched: str = ""
+    """Why there may be more; empty: there are none."""
+
+    def __bool__(self) -> bool:
+        return bool(self.files or self.git or self.refused or self.unsearched)
+
+    def lines(self) -> list[str]:
+        """For a person, one line for each kind, with every path."""
+        lines = []
+        if self.refused:
+            lines.append(
+                f"not written: {_named(self.refused)}; programs execute such files later without "
+                "a question: write them yourself, outside the sandbox"
+            )
+        if self.files:
+            lines.append(
+                "created or changed, and executed later without a question: "
+                f"{_named(self.files)}; read before you open this directory with an editor, a "
+                "shell or an agent"
+            )
+        for path, settings in self.git:
+            names = f" ({', '.join(settings)})" if settings else ""
+            effect = "renamed" if path in self.disabled else "NOT renamed, remove it"
+            lines.append(
+                f"git would run programs by {sendable(path)}{names}: {effect}"
+                + (f" to {sendable(path)}{DISABLED}" if path in self.disabled else "")
+            )
+        if self.unsearched:
+            lines.append(f"files that are executed later may be missing here: {self.unsearched}")
+        return lines
+
+    def below(self, roots: tuple[str, ...]) -> LeftBehind:
+        """The same with paths relative to the first root that they are in."""
+
+        def shown(path: str) -> str:
+            root = next((r for r in roots if path.startswith(r.rstrip("/") + "/")), None)
+            return path if root is None else path[len(root.rstrip("/")) + 1 :]
+
+        return msgspec.structs.replace(
+            self,
+            files=tuple(map(shown, self.files)),
+            git=tuple((shown(path), settings) for path, settings in self.git),
+            disabled=tuple(map(shown, self.disabled)),
+            refused=tuple(map(shown, self.refused)),
+        )
+
+
+DISABLED = ".disabled-by-callgate"
+"""Added to the name of a file of git's that git is not to read."""
+
+
+def sendable(path: str) -> str:
+    """A path from the disk as text that can be sent: bytes that are no text as `\\xNN`."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _named(paths: tuple[str, ...]) -> str:
+    return ", ".join(map(sendable, paths))
+
+
+NOTHING_LEFT = LeftBehind()
+
+
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
     """How a command ended. Neither code nor signal: someone else took its status, or it runs."""
 
@@ -80,6 +155,7 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     """`host:port` of what it asked for in the network and may not reach."""
     reached: int = 0
     """Connections to hosts that it may reach; counted only where they are named."""
+    left: LeftBehind = NOTHING_LEFT
     rule_matches: tuple[RuleMatch, ...] = ()
     unsearched: str = ""
     """Why there may be more of these."""

@@ -95,6 +95,24 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 NO_LIMITS = Limits()
 
 
+class Names(msgspec.Struct, frozen=True, kw_only=True):
+    """Names of files that some program executes later without a question. A command does not
+    create them where the keeper can see its calls (`processes/creations`); elsewhere they are
+    found after the run."""
+
+    roots: tuple[str, ...] = ()
+    """The directories in which they count."""
+    names: frozenset[str]
+    """In small letters, at any depth."""
+    pairs: frozenset[str]
+    """Two names, one in the other: `.config/nvim`."""
+    suffixes: tuple[str, ...]
+    exempt: frozenset[str]
+    """Directories in which no name counts: those of packages."""
+    allowed: tuple[str, ...] = ()
+    """Paths below a root that may be created all the same."""
+
+
 class Jail(msgspec.Struct, frozen=True, kw_only=True):
     """All paths are absolute and free of symbolic links (`profiles` sees to it)."""
 
@@ -120,6 +138,8 @@ class Jail(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = NO_LIMITS
     write_watch: tuple[str, ...] = ()
     """Paths that are not writable, and where an attempt to write is reported if it can be seen."""
+    names: Names | None = None
+    """Names that it may not create in its writable paths."""
     bounded: bool = False
     """Its limit of processes has to be the kernel's: a look at them now and then is not enough."""
 

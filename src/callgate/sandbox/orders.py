@@ -40,6 +40,34 @@ class Rules(TypedDict):
     scopes: int
 
 
+class ProtectedNames(TypedDict):
+    """Names that a command may not create. See `creations`."""
+
+    roots: list[bytes]
+    """The directories in which they count."""
+    names: list[bytes]
+    """In small letters, at any depth."""
+    pairs: list[bytes]
+    """Two names, one in the other."""
+    suffixes: list[bytes]
+    exempt: list[bytes]
+    """Directories in which no name counts."""
+    allowed: list[bytes]
+    """Paths below a root that may be created all the same."""
+
+
+class Listener(TypedDict):
+    """A filter that shows calls to the keeper before they go on. See `write_attempts`."""
+
+    program: bytes
+    without: bytes
+    """The filter in its place where the kernel gives no listener."""
+    watched: list[bytes]
+    """Paths below which attempts to write are reported."""
+    names: ProtectedNames | None
+    writable: list[bytes]
+
+
 GroupLimit = tuple[str, int]
 """A file of a control group, and its value."""
 
@@ -73,9 +101,7 @@ class Order(TypedDict):
     """For a program that needs them to build its own jail, and drops them then."""
     bare: bool
     """Nothing is given up at all. Only where a user said so in so many words."""
-    write_watch: NotRequired[tuple[bytes, list[bytes]]]
-    """A program for the kernel, and the paths below which attempts to write are reported. See
-    `write_attempts`."""
+    listener: NotRequired[Listener]
     warm: NotRequired[tuple[list[bytes], list[bytes]]]
     """Arguments and path of a host, which a broker that came from a zygote runs without an
     `exec`. Any other takes `argv`."""

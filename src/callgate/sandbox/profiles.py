@@ -18,7 +18,15 @@ import msgspec
 from callgate.core.sessions import Root
 from callgate.sandbox import sight
 from callgate.sandbox.allowed_hosts import AllowedHost
-from callgate.sandbox.jails import NO_LIMITS, Jail, Limits, Network, below_any, is_below
+from callgate.sandbox.jails import (
+    NO_LIMITS,
+    Jail,
+    Limits,
+    Names,
+    Network,
+    below_any,
+    is_below,
+)
 from callgate.sandbox.jails import Profile as Profile
 
 SECRETS = (
@@ -248,6 +256,8 @@ class SandboxPaths(msgspec.Struct, frozen=True, kw_only=True):
     """What is shown of a home, and of other directories that are not shown as a whole."""
     private: tuple[str, ...] = ()
     """Directories of which nothing is shown unless it is named. The user's home is one anyway."""
+    names: Names | None = None
+    """Names that a command may not create in the workspace and the roots beside it."""
     code: tuple[str, ...] = ()
     """Where our own program is: whoever changes it there is no longer in a jail."""
 
@@ -299,6 +309,7 @@ def workspace(
         revealed=tuple(path for path in (*seen, *changeable) if below_any(path, hidden)),
         network=network,
         hosts=hosts,
+        names=_names(paths),
         fresh_tmp=not any(is_below(_TMP, root) for root in writable),
         pid_namespace=True,
         limits=limits,
@@ -337,6 +348,13 @@ def without_writes(jail: Jail, paths: SandboxPaths) -> Jail:
         protected=tuple(sorted(each for each in protected if below_any(each, writable))),
         write_watch=roots,
     )
+
+
+def _names(paths: SandboxPaths) -> Names | None:
+    if paths.names is None:
+        return None
+    roots = _plain(paths.workspace, *paths.write_roots, *paths.program_roots)
+    return msgspec.structs.replace(paths.names, roots=roots)
 
 
 def _revealed(paths: SandboxPaths) -> tuple[tuple[str, ...], tuple[str, ...]]:

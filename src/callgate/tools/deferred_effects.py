@@ -1,7 +1,6 @@
-"""What a command left that runs later: by itself, by the next git, or on a server after a push.
-
-A command cannot touch what is there of this, but it may add to it, or begin a repository of its
-own. Whoever reads the result should know.
+"""Effects of a command that come later: on a server after a push, by an unfinished rebase, or by
+another user who runs a set-uid file. Files that programs of this machine execute later are found
+by `workspace/executed_later`.
 """
 
 from __future__ import annotations
@@ -11,51 +10,18 @@ import stat
 from collections.abc import Iterable, Iterator
 
 from callgate.sandbox.dry_runs.manifests import Observed, sendable
-from callgate.workspace.git.layout import REBASES, git_writes
-from callgate.workspace.git.protected_repositories import is_bare, settings
-from callgate.workspace.protected import is_pipeline, runs_here
+from callgate.workspace.git.layout import REBASES
+from callgate.workspace.protected import is_pipeline
 
-_NAMED = 10
 _SHOWN = 200
 _LARGEST = 1 << 20
-_USUAL = frozenset(
-    {
-        "core.repositoryformatversion",
-        "core.filemode",
-        "core.bare",
-        "core.logallrefupdates",
-        "core.ignorecase",
-        "core.precomposeunicode",
-        "core.symlinks",
-        "core.worktree",
-        "remote.url",
-        "remote.fetch",
-        "branch.remote",
-        "branch.merge",
-        "branch.rebase",
-        "submodule.url",
-        "submodule.active",
-        "extensions.objectformat",
-        "user.name",
-        "user.email",
-    }
-)
-"""What `git init` and `git clone` write by themselves, and what runs nothing."""
 
 
 def remarks(observed: Observed, workspace: str) -> list[str]:
-    """For a result, one line each. Blocks."""
+    """For a result, one line each, with every path. Blocks."""
     workspace = os.path.realpath(workspace)
-    bare = _bare_repositories(observed, workspace)
-    created = [*_outermost(p for p in observed.created if _runs_later(p, workspace)), *bare]
-    changed = _outermost(path for path in observed.changed if _runs_later(path, workspace))
     pipelines = filter(is_pipeline, (*observed.created, *observed.changed, *observed.deleted))
     lines = [
-        _line(
-            "created, and may run later by themselves",
-            (_described(path, workspace) for path in created),
-        ),
-        _line("changed, and may run later by themselves", map(sendable, changed)),
         _line("changed, and runs on a server after a push", map(sendable, _outermost(pipelines))),
         _line(
             "set-uid or set-gid: other users run it with your rights",
@@ -78,22 +44,8 @@ def _set_id(observed: Observed, workspace: str) -> Iterator[str]:
 
 
 def _line(title: str, paths: Iterable[str]) -> str:
-    found = list(paths)
-    more = len(found) - _NAMED
-    omitted = f" and {more} more" if more > 0 else ""
-    return f"[{title}: {', '.join(found[:_NAMED])}{omitted}]" if found else ""
-
-
-def _runs_later(path: str, workspace: str) -> bool:
-    """All under names that programs act upon, but for what git writes in a repository."""
-    if not runs_here(path):
-        return False
-    for _, inside in _in_git(path):
-        if git_writes(inside):
-            names = inside.split("/")
-            leads_away = names[0] == "worktrees" and names[-1] == "commondir"
-            return leads_away and _text(os.path.join(workspace, path)).strip() != "../.."
-    return True
+    named = ", ".join(paths)
+    return f"[{title}: {named}]" if named else ""
 
 
 def _in_git(path: str) -> Iterator[tuple[str, str]]:
@@ -111,34 +63,6 @@ def _outermost(paths: Iterable[str]) -> list[str]:
         if not (found and path.startswith(f"{found[-1]}/")):
             found.append(path)
     return found
-
-
-def _bare_repositories(observed: Observed, workspace: str) -> list[str]:
-    heads = (path.removesuffix("HEAD").rstrip("/") for path in observed.created if _is_head(path))
-    new = set(observed.created)
-    return [
-        path
-        for path in heads
-        if not runs_here(path)
-        and f"{path}/objects" in new
-        and is_bare(os.path.join(workspace, path), {"HEAD", "objects", "refs"})
-    ]
-
-
-def _is_head(path: str) -> bool:
-    return path.endswith("/HEAD")
-
-
-def _described(path: str, workspace: str) -> str:
-    """With what makes a new repository more than a new repository."""
-    directory = os.path.join(workspace, path)
-    text = _text(os.path.join(directory, "config"))
-    names = {f"{section}.{name}" for section, name, _ in settings(text)} - _USUAL
-    hooks = [name for name in _names(os.path.join(directory, "hooks")) if "." not in name]
-    more = [*sorted(names), *(f"hooks/{name}" for name in hooks)]
-    if not more:
-        return sendable(path)
-    return f"{sendable(path)} ({', '.join(map(sendable, more[:_NAMED]))})"
 
 
 def _rebases(observed: Observed, workspace: str) -> Iterator[str]:
@@ -169,10 +93,3 @@ def _text(path: str) -> str:
             return file.read(_LARGEST) if stat.S_ISREG(os.fstat(descriptor).st_mode) else ""
     except OSError:
         return ""
-
-
-def _names(directory: str) -> list[str]:
-    try:
-        return sorted(os.listdir(directory))
-    except OSError:
-        return []

@@ -9,6 +9,8 @@ import asyncio
 import signal
 from typing import Any
 
+import msgspec
+
 from callgate.core.commands import Exit
 from callgate.core.content import TextBlock
 from callgate.core.tools import ToolContext, ToolOutput
@@ -54,6 +56,7 @@ class CommandOutput(Streams):
             metadata={
                 **({"observed": observed.as_metadata()} if observed else {}),
                 **_network(ended),
+                **({"executed_later": msgspec.to_builtins(ended.left)} if ended.left else {}),
             },
             truncated=truncated,
             value={
@@ -109,6 +112,7 @@ def _remarks(ended: Exit) -> list[str]:
             remarks.append(f"[matches a rule that {effect}: {_few(paths)}]")
     if ended.unsearched:
         remarks.append(f"[what matches a rule now is not known: {ended.unsearched}]")
+    remarks += [f"[{line}]" for line in ended.left.lines()]
     return remarks
 
 

@@ -104,20 +104,46 @@ _AGENTS = {
     ".kiro",
     ".amazonq",
     ".aider.conf.yml",
+    ".copilot",
+    ".factory",
+    ".kimi",
+    "crush.json",
+    ".crush.json",
 }
-_NAMES = frozenset().union(_REPOSITORIES, _COMMIT_HOOKS, _SHELLS, _INTERPRETERS, _EDITORS, _AGENTS)
-_PATHS = frozenset(
+_PACKAGES = {
+    ".npmrc",  # script-shell, git: programs that npm runs
+    ".yarnrc",
+    ".yarnrc.yml",
+    ".pnpmfile.cjs",
+    "bunfig.toml",
+    ".mise.toml",
+    "mise.toml",
+    ".mise",
+}
+NAMES = frozenset().union(
+    _REPOSITORIES, _COMMIT_HOOKS, _SHELLS, _INTERPRETERS, _EDITORS, _AGENTS, _PACKAGES
+)
+"""In small letters, at any depth. Files that only instruct a model (`AGENTS.md`, `CLAUDE.md`) are
+none of them: a prompt runs nothing by itself."""
+PAIRS = frozenset(
     {
+        ".cargo/config",
+        ".cargo/config.toml",
         ".config/autostart",
         ".config/environment.d",
         ".config/fish",
         ".config/git",
         ".config/nvim",
         ".config/systemd",
+        ".github/hooks",  # of Copilot
         "library/launchagents",
     }
 )
-_SUFFIXES = (".code-workspace", ".sublime-project")
+SUFFIXES = (".code-workspace", ".sublime-project")
+EXEMPT = frozenset({"node_modules", ".venv", "venv", ".tox", ".nox", "__pycache__"})
+"""Directories of installed packages. No program looks for these names in them, and packages
+contain many of them."""
+_FIRSTS = frozenset(pair.partition("/")[0] for pair in PAIRS)
 
 
 @lru_cache(maxsize=1024)  # a call asks several times about the same path
@@ -139,11 +165,11 @@ def runs_here(relative_path: str) -> bool:
     """Whether some program on this machine runs it without anyone meaning to: not for commands."""
     path = _folded(relative_path)
     names = path.split("/")
-    if not _NAMES.isdisjoint(names) or path.endswith(_SUFFIXES):
+    if not NAMES.isdisjoint(names) or path.endswith(SUFFIXES):
         return True
-    if ".config" not in names and "library" not in names:
+    if _FIRSTS.isdisjoint(names):
         return False
-    return not _PATHS.isdisjoint("/".join(pair) for pair in pairwise(names))
+    return not PAIRS.isdisjoint("/".join(pair) for pair in pairwise(names))
 
 
 def _folded(path: str) -> str:

@@ -15,14 +15,13 @@ from collections import deque
 from collections.abc import Iterator
 
 from callgate.workspace.git import protected_repositories
-from callgate.workspace.protected import runs_here
+from callgate.workspace.protected import EXEMPT, runs_here
 
 DEPTH = 6
 """Levels of directories that are looked at, the root's own among them."""
 MOST_DIRECTORIES = 2_000
 
 _OURS = ".callgate"
-_NOT_ENTERED = frozenset({"node_modules", ".venv", "venv", ".tox", ".nox", "__pycache__"})
 
 
 def protected_places(root: str) -> tuple[str, ...]:
@@ -57,7 +56,7 @@ def _found(root: str) -> Iterator[str]:
             elif runs_here(inside):
                 if not entry.is_symlink() or entry.name in (".git", _OURS):
                     yield entry.path
-            elif is_directory and level < DEPTH and entry.name not in _NOT_ENTERED:
+            elif is_directory and level < DEPTH and entry.name not in EXEMPT:
                 waiting.append((inside, level + 1))
 
 

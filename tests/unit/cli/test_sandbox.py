@@ -161,7 +161,8 @@ def test_an_agent_cannot_write_what_it_runs_outside_later(place: Path, name: str
     for path in paths:
         assert path.exists() is exists, path
         assert not exists or path.read_text() == "{}", path
-        assert path.parent == own or path.parent.exists() is exists, path
+        if path.parent != own and path.parent.exists() is not exists:  # a directory runs nothing
+            assert not [each for each in path.parent.rglob("*") if each.is_file()], path
 
 
 @pytest.mark.parametrize("linked", [True, False])

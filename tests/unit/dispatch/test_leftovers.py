@@ -20,7 +20,28 @@ from tests.unit.sandbox import test_escapes
 pytestmark = [needs("linux", "bash", "git"), pytest.mark.spec("T07")]
 
 WHO = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b;"
-LATER = "created, and may run later by themselves"
+
+
+def refused(*paths: str) -> str:
+    return (
+        f"[not written: {', '.join(paths)}; programs execute such files later without a question: "
+        "write them yourself, outside the sandbox]"
+    )
+
+
+def later(*paths: str) -> str:
+    return (
+        f"[created or changed, and executed later without a question: {', '.join(paths)}; read before "
+        "you open this directory with an editor, a shell or an agent]"
+    )
+
+
+def disabled(path: str, *settings: str) -> str:
+    names = f" ({', '.join(settings)})" if settings else ""
+    return f"[git would run programs by {path}{names}: renamed to {path}.disabled-by-callgate]"
+
+
+PLANT = "h=$(echo x | git hash-object -w --stdin); git update-index --add --cacheinfo 100644,$h,"
 WORK = """
     echo a > a; git add a; git commit -qm a; git checkout -qb side; echo b > b; git add b; git commit -qm b
     git checkout -q main; echo c > c; git add c; git commit -qm c; git merge -q side -m m; git rebase -q HEAD~1
@@ -28,26 +49,53 @@ WORK = """
 """
 CASES = {
     "ordinary work": (WORK, []),
-    "a new repository": ("git init -q evil", [f"[{LATER}: evil/.git]"]),
+    "a new repository": ("git init -q evil; git -C evil config user.name x", []),
     "one that runs programs": (
         "git init -q evil; git -C evil config core.fsmonitor ./x; echo > evil/.git/hooks/post-checkout",
-        [f"[{LATER}: evil/.git (core.fsmonitor, hooks/post-checkout)]"],
+        [refused("evil/.git/config", "evil/.git/hooks/post-checkout")],
     ),
-    "one without files": ("git init -q --bare store", [f"[{LATER}: store]"]),
-    "a submodule's place": ("git init -q --bare .git/modules/evil", [f"[{LATER}: .git/modules/evil]"]),
-    "a worktree": ("git worktree add -q inside", [f"[{LATER}: inside/.git]"]),
-    "a worktree of another repository": (
-        "git worktree add -q inside; echo ../../../evil > .git/worktrees/inside/commondir",
-        [f"[{LATER}: .git/worktrees/inside/commondir, inside/.git]"],
+    "one without files": ("git init -q --bare store; git -C store config core.pager ./x", [refused("store/config")]),
+    "one that is made by hand": (
+        "mkdir -p e/objects e/refs; echo 'ref: refs/heads/x' > e/HEAD; echo '[core] sshCommand = ./x' > e/config",
+        [refused("e/config")],
     ),
-    "what git may read one day": ("echo > .git/new", [f"[{LATER}: .git/new]"]),
+    "one whose configuration comes first": (
+        "mkdir e; echo '[core] sshCommand = ./x' > e/config; mkdir e/objects e/refs; echo x > e/HEAD",
+        [disabled("e/config", "core.sshcommand")],
+    ),
+    "one that is moved to its place": (
+        "mkdir -p e/objects/x d; echo '[alias] st = !./x' > e/config; mv e d/.git",
+        [refused("d/.git")],
+    ),
+    "one that another names": (
+        "mkdir -p e sub; echo '[core] fsmonitor = ./x' > e/config; echo 'gitdir: ../e' > sub/.git",
+        [disabled("e/config", "core.fsmonitor")],
+    ),
+    "one that a link names": (
+        "mkdir e sub; echo '[core] fsmonitor = ./x' > e/config; ln -s ../e sub/.git",
+        [refused("sub/.git")],
+    ),
+    "one that shares another's": (
+        "mkdir -p e s/.git; echo '[core] fsmonitor = ./x' > e/config; echo ../../e > s/.git/commondir; echo x > s/.git/HEAD",
+        [disabled("e/config", "core.fsmonitor")],
+    ),
+    "a submodule's place": (
+        "git init -q --bare .git/modules/evil; git -C .git/modules/evil config core.editor ./x",
+        [refused(".git/modules/evil/config")],
+    ),
+    "a worktree": ("git worktree add -q inside", []),
+    "settings of a worktree": (
+        "git worktree add -q inside; echo '[core] fsmonitor = ./x' > .git/worktrees/inside/config.worktree",
+        [refused(".git/worktrees/inside/config.worktree")],
+    ),
     "a mode that hides nothing": (
         "echo evil > .envrc; chmod 1400 .envrc; mkdir .vscode; echo > .vscode/tasks.json; chmod 1400 .vscode",
-        [f"[{LATER}: .envrc, .vscode]"],
+        [refused(".envrc", ".vscode/tasks.json")],
     ),
-    "a file below the reach of a search": (
-        "echo more >> a/b/c/d/e/f/g/h/.envrc",
-        ["[changed, and may run later by themselves: a/b/c/d/e/f/g/h/.envrc]"],
+    "a file below the reach of a search": ("echo more >> a/b/c/d/e/f/g/h/.envrc", [refused("a/b/c/d/e/f/g/h/.envrc")]),
+    "files of a commit": (
+        f"{PLANT}.vscode/tasks.json; git commit -qm x; git checkout -q -- .vscode",
+        [later(".vscode")],
     ),
     "what a server runs": (
         "mkdir -p .github/workflows; echo > .github/workflows/new.yml; echo x >> .gitlab-ci.yml",
@@ -105,9 +153,42 @@ async def test_a_result_names_what_runs_later(workspace: Path, sandbox: Sandbox,
     assert result.content[0].text.splitlines() == expected
 
 
-async def test_a_configuration_that_can_be_changed_is_named_when_it_is(workspace: Path, sandbox: Sandbox) -> None:
-    """Where places are for a minute is remembered: a new repository is not yet among them."""
+async def test_no_repository_of_a_command_runs_a_program_outside(workspace: Path, sandbox: Sandbox) -> None:
+    """A second command meets a repository that no mount protects yet, and goes around git."""
     run = Bench(workspace, Shell, sandbox=sandbox, mode=Mode.WRITE).run
-    await run("shell", {"command": "git init -q evil"})
-    result = await run("shell", {"command": "git -C evil config core.pager ./x"})
-    assert result.content[0].text == "[changed, and may run later by themselves: evil/.git/config]"
+    for command in (
+        "git init -q evil; git -C evil commit -q --allow-empty -m x; git add evil",
+        "printf '[core]\\nfsmonitor = touch $PWD/RUN;false\\n' > c; cp c evil/.git/config; mv c evil/.git/config; ln -f c evil/.git/config",
+        "ln evil/.git/config other; printf '[core]\\nfsmonitor = touch ../RUN;false\\n' >> other",
+    ):
+        await run("shell", {"command": f"{WHO} {command}"})
+        subprocess.run(["git", "status"], cwd=workspace, check=True, capture_output=True)
+        assert not list(workspace.rglob("RUN"))
+
+
+RACE = """
+import os, threading, ctypes
+libc = ctypes.CDLL(None)
+name = ctypes.create_string_buffer(b"harmless", 64)
+done = threading.Event()
+def swap():
+    while not done.is_set():
+        name.value = b".envrc"
+        name.value = b"harmless"
+threads = [threading.Thread(target=swap) for _ in range(2)]
+[t.start() for t in threads]
+for _ in range(20000):
+    fd = libc.open(name, os.O_CREAT | os.O_WRONLY, 0o600)
+    if fd >= 0: os.close(fd)
+    if os.path.exists(".envrc"): break
+    if os.path.exists("harmless"): os.unlink("harmless")
+done.set()
+print("created" if os.path.exists(".envrc") else "not created")
+"""
+
+
+async def test_a_name_that_wins_the_race_against_the_refusal_is_reported(workspace: Path, sandbox: Sandbox) -> None:
+    (workspace / "race.py").write_text(RACE)
+    run = Bench(workspace, Shell, sandbox=sandbox, mode=Mode.WRITE).run
+    result = await run("shell", {"command": "/usr/bin/python3 race.py", "timeout_seconds": 60})
+    assert (workspace / ".envrc").exists() == (later(".envrc") in result.content[0].text)

@@ -417,4 +417,6 @@ async def test_a_result_names_what_was_planted_to_run_later(base: Path, sandbox:
         "shell",
         {"command": "mkdir -p .vscode a; echo > .vscode/tasks.json; echo > .vscode/x; echo > a/.envrc; echo > b"},
     )
-    assert result.content[0].text == "[created, and may run later by themselves: .vscode, a/.envrc]"
+    text = result.content[0].text.splitlines()[-1]
+    assert text.startswith("[not written: .vscode/tasks.json, .vscode/x, a/.envrc; ")
+    assert not (base / "ws" / "a" / ".envrc").exists()

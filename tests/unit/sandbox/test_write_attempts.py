@@ -178,5 +178,6 @@ async def test_without_a_watch_nothing_is_in_the_way(world: World) -> None:
 
 @pytest.mark.parametrize("machine", sorted(kernel.NUMBERS))
 def test_the_filter_can_be_made_for_every_machine(machine: str) -> None:
-    code = write_attempts.program(machine)
-    assert code and len(code) % 8 == 0
+    for watches, has_names in ((True, False), (True, True), (False, True)):
+        code = write_attempts.program(machine, watches=watches, has_names=has_names)
+        assert code and len(code) % 8 == 0

@@ -192,7 +192,7 @@ async def test_a_guard_that_refuses_one_refuses_the_whole(world: World) -> None:
     assert (refused.value.reason, state(world.root)) == ("policy_deny", state(world.twin))
 
 
-@pytest.mark.parametrize("script", ["mkfifo pipe", "chmod 700 d", "cp run s; chmod 4755 s", "chmod 2755 run"])
+@pytest.mark.parametrize("script", ["mkfifo pipe", "chmod 700 d"])
 async def test_what_the_file_api_cannot_do_refuses_the_whole(world: World, script: str) -> None:
     made = await world.preview(f"echo x >> a; {script}")
     with pytest.raises(ToolError) as refused:

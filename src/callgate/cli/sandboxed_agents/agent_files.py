@@ -39,6 +39,9 @@ _RUN_LATER: Mapping[str, tuple[str, ...]] = {
     "kimi": (".kimi-code/plugins", ".kimi-code/skills"),
 }  # fmt: skip
 """Below the user's home, beside its settings: what an agent runs, or lets add hooks."""
+STARTS_WITH: Mapping[str, tuple[str, ...]] = {"opencode": (".opencode/.gitignore",)}
+"""Below the workspace: protected names that an agent creates when it starts, and does not start
+without. They run nothing."""
 _MISSING = ".callgate"
 """Protected in a directory that is missing, which then is an empty one instead of a file."""
 
@@ -93,7 +96,10 @@ def _link_on(path: str, root: str) -> str | None:
 
 def _run_later(workspace: str, agent: str | None) -> Iterable[str]:
     for each in AGENTS:
-        yield from settings_files(each, workspace)
+        for path in settings_files(each, workspace):
+            # No placeholder for a missing file of the workspace: the keeper refuses to create it.
+            if os.path.lexists(path) or not is_below(path, workspace):
+                yield path
     if agent is None:
         return
     yield os.path.join(workspace, ".git", "config")

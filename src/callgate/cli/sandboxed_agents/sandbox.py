@@ -21,7 +21,11 @@ import msgspec
 from callgate.cli.errors import CliError
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.sandboxed_agents import terminal_runs
-from callgate.cli.sandboxed_agents.agent_files import own_directories, without_later_runs
+from callgate.cli.sandboxed_agents.agent_files import (
+    STARTS_WITH,
+    own_directories,
+    without_later_runs,
+)
 from callgate.config.agents.settings_files import (
     AGENTS,
     hook_directory,
@@ -31,7 +35,7 @@ from callgate.config.agents.settings_files import (
 from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user
 from callgate.config.schema import HooksTable, Settings
-from callgate.core.commands import Command, Stream
+from callgate.core.commands import Command, LeftBehind, Stream
 from callgate.core.directories import make_private_directory
 from callgate.core.errors import ToolErrorClass
 from callgate.core.sessions import Root, Session
@@ -39,7 +43,7 @@ from callgate.dispatch.commands.path_search import find
 from callgate.dispatch.commands.sandboxes import Enclosure, Sandbox
 from callgate.sandbox import allowed_hosts, kernel
 from callgate.sandbox.backends import landlock, seccomp
-from callgate.sandbox.jails import Jail, Network, Profile
+from callgate.sandbox.jails import Jail, Network, Profile, below_any
 from callgate.sandbox.masks import with_masks
 from callgate.sandbox.plans import (
     Backend,
@@ -53,6 +57,7 @@ from callgate.sandbox.plans import (
 from callgate.sandbox.processes.ordering import order as make_order
 from callgate.surfaces.socket.instances import live
 from callgate.wiring.surroundings import surroundings
+from callgate.workspace.executed_later import now, take_stock
 
 
 def sandbox(options: Namespace) -> int:
@@ -86,6 +91,24 @@ def sandbox(options: Namespace) -> int:
 
 
 def _run(jail: Jail, cwd: str, argv: list[str]) -> int:
+    """Run the program, and say what it left to be executed later, however it ended."""
+    began = now()
+    code, not_created = _run_at_terminal(jail, cwd, argv)
+    left = take_stock(_searched(jail), began, jail.protected)
+    _show_left(msgspec.structs.replace(left, refused=tuple(sorted(not_created))), jail)
+    return code
+
+
+def _searched(jail: Jail) -> tuple[str, ...]:
+    return () if jail.names is None else jail.names.roots
+
+
+def _show_left(left: LeftBehind, jail: Jail) -> None:
+    for line in left.below(_searched(jail)).lines():
+        sys.stderr.write(f"callgate: {line}\n")
+
+
+def _run_at_terminal(jail: Jail, cwd: str, argv: list[str]) -> tuple[int, list[str]]:
     """Run the program as if namespaces worked here; try the machine out only if they do not."""
     command = Command(argv=tuple(argv), cwd=cwd, env=_environment())
     try:
@@ -102,7 +125,7 @@ def _run(jail: Jail, cwd: str, argv: list[str]) -> int:
     except terminal_runs.Refused as error:
         sys.stderr.write(f"callgate: nothing was run: {error.step}: {error.strerror}\n")
         is_missing = error.step == "exec"
-        return terminal_runs.NOT_FOUND if is_missing else terminal_runs.NOT_STARTED
+        return (terminal_runs.NOT_FOUND if is_missing else terminal_runs.NOT_STARTED), []
 
 
 def _expected() -> tuple[Backend, ...]:
@@ -130,8 +153,11 @@ async def _run_proxied(around: Sandbox, jail: Jail, cwd: str, argv: list[str]) -
         target.buffer.flush()
 
     command = Command(argv=tuple(argv), cwd=cwd, env=_environment(), stdin=os.dup(0))
+    began = now()
     async with await launcher.start(command, show) as running:
         ended = await running.wait()
+    left = await asyncio.to_thread(take_stock, _searched(jail), began, jail.protected)
+    _show_left(msgspec.structs.replace(left, refused=ended.left.refused), jail)
     if ended.code is not None:
         return ended.code
     return 128 + (ended.signal or 0)
@@ -162,7 +188,21 @@ def _jail(
     if rules is not None and (bound := rules(workspace)):
         matches = find(bound, (workspace,), ())
         jail = with_masks(jail, matches.hidden, matches.read_only)
-    return without_later_runs(jail, workspace, agent)
+    return _with_names(without_later_runs(jail, workspace, agent), agent)
+
+
+def _with_names(jail: Jail, agent: str | None) -> Jail:
+    """The jail in which protected names count in the workspace, and not in the agent's own
+    directories, and the agent may create what it cannot start without."""
+    if jail.names is None:
+        return jail
+    own = tuple(map(os.path.realpath, own_directories(agent)))
+    names = msgspec.structs.replace(
+        jail.names,
+        roots=tuple(root for root in jail.names.roots if not below_any(root, own)),
+        allowed=STARTS_WITH.get(agent or "", ()),
+    )
+    return msgspec.structs.replace(jail, names=names)
 
 
 def _roots(settings: Settings, program: str, agent: str | None) -> Iterable[Root]:

@@ -16,6 +16,7 @@ from callgate.sandbox.processes.keeper_messages import (
     EXITED,
     LONGEST_MESSAGE,
     MESSAGE,
+    NOT_CREATED,
     REFUSED,
 )
 
@@ -35,8 +36,9 @@ class Refused(OSError):
         self.step = step
 
 
-def run(order: Order) -> int:
-    """Run the program of an order; its exit code, or 128 plus the signal that ended it.
+def run(order: Order) -> tuple[int, list[str]]:
+    """Run the program of an order. Its exit code, or 128 plus the signal that ended it, and the
+    files that it was not allowed to create.
 
     Raises `Refused`.
     """
@@ -80,9 +82,12 @@ def _stop(control: socket.socket) -> None:
         pass  # it has ended
 
 
-def _wait(control: socket.socket) -> int:
-    code = NOT_STARTED
+def _wait(control: socket.socket) -> tuple[int, list[str]]:
+    code, not_created = NOT_STARTED, []
     while message := control.recv(LONGEST_MESSAGE):
+        if message[0] == NOT_CREATED:
+            not_created.append(os.fsdecode(message[1:]))
+            continue
         if len(message) != MESSAGE.size:
             continue
         kind, first, second, *_ = MESSAGE.unpack(message)
@@ -93,4 +98,4 @@ def _wait(control: socket.socket) -> int:
             code = code if code >= 0 else 128 - code
         if kind == ENDED:
             break
-    return code
+    return code, not_created

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import re
 
 import msgspec
 
-from callgate.core.commands import Command, Exit, Launcher, OnOutput, Running, Stream
+from callgate.core.commands import (
+    Command,
+    Exit,
+    Launcher,
+    LeftBehind,
+    OnOutput,
+    Running,
+    Stream,
+)
 from callgate.core.directories import make_private_directory
 from callgate.core.errors import ToolPermissionDenied
 from callgate.dispatch.commands.path_search import Matches
@@ -22,12 +31,16 @@ from callgate.sandbox.leases import Leases
 from callgate.sandbox.masks import with_masks
 from callgate.sandbox.plans import Backend, Bubblewrap, Plan, choose
 from callgate.sandbox.processes.broker_client import (
+    BrokeredProcess,
     BrokerLauncher,
     BrokerProcess,
     RestrictionFailed,
 )
 from callgate.sandbox.processes.zygotes import WarmLauncher, Zygotes
+from callgate.workspace.executed_later import now, take_stock
 from callgate.workspace.git import submodules
+
+_log = logging.getLogger(__name__)
 
 _MOST_ERRORS = 16 * 1024
 _UNWRITTEN = re.compile(
@@ -105,16 +118,26 @@ class _Errors:
 
 
 class _Explained(WrappedRunning):
-    """A command that, if it fails, says what it named and could not see."""
+    """A command that says what it left to be executed later, and, if it fails, what it named and
+    could not see. `began`: when it started (`executed_later.now`)."""
 
-    def __init__(self, running: Running, jail: Jail, command: Command, errors: _Errors) -> None:
+    def __init__(
+        self, running: Running, jail: Jail, command: Command, errors: _Errors, began: int
+    ) -> None:
         super().__init__(running)
         self._jail = jail
         self._command = command
         self._errors = errors
+        self._began = began
+        self._left: asyncio.Future[LeftBehind] | None = None
 
     async def wait(self) -> Exit:
         ended = await self._running.wait()
+        if self._left is None:
+            self._left = _search(self._jail, self._began)
+        left = await asyncio.shield(self._left)
+        left = msgspec.structs.replace(left, refused=ended.left.refused)
+        ended = msgspec.structs.replace(ended, left=left.below(self._jail.writable))
         if ended.code == 0 and not str(self._errors):
             return ended
         text = "\n".join((*self._command.argv, str(self._errors)))
@@ -124,6 +147,23 @@ class _Explained(WrappedRunning):
             unseen=sight.unseen(self._jail, home, text),
             git_settings=_git_settings(str(self._errors), self._jail.writable),
         )
+
+
+def _search(jail: Jail, began: int) -> asyncio.Future[LeftBehind]:
+    """Search a jail after its command ended. Not in this context: the tool that runs opens none
+    of these files."""
+    names = jail.names
+    roots = () if names is None else tuple(r for r in names.roots if r in jail.writable)
+    loop = asyncio.get_running_loop()
+    return loop.run_in_executor(None, take_stock, roots, began, jail.protected)
+
+
+def _report(searched: asyncio.Future[LeftBehind]) -> None:
+    """Of a host or server, whose end nobody waits for: for the log."""
+    if searched.cancelled() or searched.exception() is not None:
+        return
+    for line in searched.result().lines():
+        _log.warning("a host, server or agent has ended: %s", line)
 
 
 def _git_settings(errors: str, roots: tuple[str, ...]) -> tuple[str, ...]:
@@ -166,18 +206,22 @@ class Jailed:
             command = msgspec.structs.replace(command, env=env)
         make_private_directory(self._home)  # or there is nothing to hide yet
         try:
+            began = now()
+            jail = self.plan.jail
             if command.stdin is not None:  # a host or server: nobody reads a result of it
-                return await self._start(command, on_output)
+                lasting = await self._start(command, on_output)
+                lasting.then(lambda: _search(jail, began).add_done_callback(_report))
+                return lasting
             command = _with_submodules(command, self._writable)
             errors = _Errors(on_output)
             running = await self._start(command, errors.add)
-            return _Explained(running, self.plan.jail, command, errors)
+            return _Explained(running, jail, command, errors, began)
         except RestrictionFailed as error:
             raise ToolPermissionDenied(
                 f"The sandbox could not be made: {error.strerror}.", reason="sandbox_failed"
             ) from error
 
-    async def _start(self, command: Command, on_output: OnOutput) -> Running:
+    async def _start(self, command: Command, on_output: OnOutput) -> BrokeredProcess:
         """Where it may change files, no other program opens them by their names meanwhile."""
         if self._leases is None or not self._writable:
             return await self._launcher.start(command, on_output)

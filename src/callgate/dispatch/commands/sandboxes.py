@@ -36,7 +36,7 @@ from callgate.dispatch.raw_open import our_own
 from callgate.policy.path_rules import PathRule
 from callgate.sandbox import allowed_hosts
 from callgate.sandbox.allowed_hosts import AllowedHost
-from callgate.sandbox.jails import NO_LIMITS, Jail, Limits, Network, Profile
+from callgate.sandbox.jails import NO_LIMITS, Jail, Limits, Names, Network, Profile
 from callgate.sandbox.leases import Leases
 from callgate.sandbox.plans import Backend, CannotGuarantee, choose
 
@@ -362,6 +362,7 @@ class Sandbox:
     def _places(self, session: Session, program_roots: tuple[str, ...]) -> SandboxPaths:
         from callgate.sandbox import sight, tool_chains  # lazy: as above  # noqa: PLC0415
         from callgate.sandbox.profiles import SandboxPaths  # lazy: as above  # noqa: PLC0415
+        from callgate.workspace import protected as names  # lazy: as above  # noqa: PLC0415
         from callgate.workspace.protected_places import (  # lazy: as above  # noqa: PLC0415
             protected_places,
         )
@@ -389,6 +390,12 @@ class Sandbox:
             tools=tool_chains.shown(surroundings.home, os.environ),
             private=(*sight.DATA, *directories),
             shown=surroundings.readable,
+            names=Names(
+                names=names.NAMES,
+                pairs=names.PAIRS,
+                suffixes=names.SUFFIXES,
+                exempt=names.EXEMPT,
+            ),
             code=_our_code(),
         )
 

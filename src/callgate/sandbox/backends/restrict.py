@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-    from callgate.sandbox.orders import Order
+    from callgate.sandbox.orders import Listener, Order
 
 STEPS = (
     "namespaces",
@@ -102,8 +102,8 @@ def become(
         step = "seccomp"
         if order["filter"]:
             seccomp.install(order["filter"])
-        if "write_watch" in order:
-            _hand_over_listener(order["write_watch"][0], failures)
+        if "listener" in order:
+            _hand_over_listener(order["listener"], failures)
         step = "exec"
         if enter is not None and "warm" in order:
             os.close(failures)
@@ -115,10 +115,12 @@ def become(
     os._exit(127)
 
 
-def _hand_over_listener(code: bytes, channel: int) -> None:
+def _hand_over_listener(order: Listener, channel: int) -> None:
     """Give the keeper what it needs to see our calls. It must answer them from here on."""
-    listener = seccomp.install_listener(code)
+    listener = seccomp.install_listener(order["program"])
     if listener is None:
+        if order["without"]:
+            seccomp.install(order["without"])
         return
     with socket.socket(fileno=os.dup(channel)) as keeper:
         socket.send_fds(keeper, [LISTENER], [listener])

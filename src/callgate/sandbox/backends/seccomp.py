@@ -8,7 +8,8 @@ refused fails with EPERM, or with ENOSYS where programs then use an older way: `
 `openat2` hide their flags and modes behind a pointer, and io_uring does other calls' work unseen.
 
 No call can set the set-uid or set-gid bit of a file: another user who runs such a file runs it
-with the rights of ours.
+with the rights of ours. Of a directory set-gid means only that files in it keep its group, and
+shared repositories need it: where a listener can tell them apart, it decides (`write_attempts`).
 
 Only the low half of an argument is looked at where the kernel looks at no more itself.
 The broker imports this: no msgspec.
@@ -57,17 +58,10 @@ _NEVER_NAMES = """
     settimeofday clock_settime clock_adjtime adjtimex sethostname setdomainname
 """
 _AS_IF_UNKNOWN = ("io_uring_setup", "io_uring_enter", "io_uring_register", "clone3", "openat2")
-_SET_ID = 0o6000
+_SET_ID, _SET_UID, SET_GID = 0o6000, 0o4000, 0o2000
 _CREATES = 0o20000100  # O_CREAT, __O_TMPFILE: without them an open ignores its mode
-_MODES = {
-    "chmod": 1,
-    "fchmod": 1,
-    "fchmodat": 2,
-    "fchmodat2": 2,
-    "creat": 1,
-    "mknod": 1,
-    "mknodat": 2,
-}
+CHMODS = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2}
+_MODES = {**CHMODS, "creat": 1, "mknod": 1, "mknodat": 2}
 """Position of the mode among the arguments. The kernel itself ignores these bits in a mkdir."""
 _MODES_OF_OPENS = {"open": (1, 2), "openat": (2, 3)}
 """Positions of the flags and of the mode."""
@@ -86,9 +80,16 @@ Instruction = tuple[int, int, int, int]
 
 
 def program(
-    machine: str, *, families: Iterable[int] | None, freeze_metadata: bool, refuse_ipc: bool
+    machine: str,
+    *,
+    families: Iterable[int] | None,
+    freeze_metadata: bool,
+    refuse_ipc: bool,
+    refuse_set_gid: bool = True,
 ) -> bytes:
     """The filter for an architecture.
+
+    `refuse_set_gid`: whether a chmod may not set this bit; otherwise a listener has to decide.
 
     `families` are the only sockets that may be made; None: any. `refuse_ipc` is about memory,
     queues and semaphores by number or name, which have neither a path nor an owner's consent.
@@ -109,6 +110,8 @@ def program(
         "prlimit64": _only_if_one_of(0, (0,)),
     }
     looked_at |= {name: _unless_any_bit(at, _SET_ID) for name, at in _MODES.items()}
+    if not refuse_set_gid:
+        looked_at |= {name: _unless_any_bit(at, _SET_UID) for name, at in CHMODS.items()}
     looked_at |= {name: _unless_created(*at, _SET_ID) for name, at in _MODES_OF_OPENS.items()}
     if families is not None:
         allowed = tuple(sorted(families))
@@ -123,11 +126,24 @@ def program(
     return _assemble(machine, bodies)
 
 
-def notifying(machine: str, *, always: Iterable[int], flagged: dict[int, int], flags: int) -> bytes:
+def without_set_gid(machine: str) -> bytes:
+    """A filter that refuses a chmod to set this bit, and nothing else."""
+    numbers = kernel.NUMBERS[machine]
+    return _assemble(
+        machine,
+        {
+            numbers[name]: _unless_any_bit(at, SET_GID)
+            for name, at in CHMODS.items()
+            if name in numbers
+        },
+    )
+
+
+def notifying(machine: str, *, always: Iterable[int], flagged: dict[int, tuple[int, int]]) -> bytes:
     """A filter that lets a listener see calls before they go on: some `always`, others if the
-    argument at a place has one of the `flags`. It refuses nothing but foreign architectures."""
+    argument at a place has one of some flags. It refuses nothing but foreign architectures."""
     bodies: dict[int, list[Instruction]] = {number: [(_RETURN, 0, 0, _NOTIFY)] for number in always}
-    for number, argument in flagged.items():
+    for number, (argument, flags) in flagged.items():
         bodies[number] = [
             _load(argument),
             (_JUMP_ANY_BIT, 0, 1, flags),

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from callgate.core.commands import sendable as sendable
 from callgate.sandbox.backends import placeholders
 
 MOST_ENTRIES = 50_000
@@ -249,8 +250,3 @@ def _reasons(manifest: Manifest) -> Iterable[str]:
     for path, why in manifest.unlisted.items():
         first.setdefault(why, path)
     return (f"{sendable(path) or '.'}: {why}" for why, path in first.items())
-
-
-def sendable(path: str) -> str:
-    """A path from the disk as text that can be sent: bytes that are no text as `\\xNN`."""
-    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from callgate.core.commands import GRACE_S, Exit, OnOutput, Stream
+from callgate.core.commands import GRACE_S, Exit, LeftBehind, OnOutput, Stream
 from callgate.core.version import PACKAGE_DIRECTORY
 from callgate.sandbox import meters
 from callgate.sandbox.allowed_hosts import AllowedHost
@@ -44,6 +44,7 @@ _SIGNALLED = {int(signal.SIGXCPU): "cpu_seconds", int(signal.SIGXFSZ): "file_byt
 
 
 _TRIED = bytes([keeper_messages.TRIED])
+_NOT_CREATED = bytes([keeper_messages.NOT_CREATED])
 _HINTS = {
     "process limit": "nothing here bounds the processes of a command of root: neither a cgroup "
     "nor a PID namespace; another user has RLIMIT_NPROC, `[sandbox.limits] processes = 0` no limit"
@@ -124,7 +125,7 @@ class BrokerProcess:
             for descriptor in passing:
                 os.close(descriptor)
         control.setblocking(False)
-        watched = "write_watch" in order
+        watched = "listener" in order
         process = contextvars.Context().run(
             BrokeredProcess,
             control,
@@ -225,6 +226,7 @@ class BrokeredProcess:
         self._on_output = on_output
         self._room = most_output
         self._limit: str | None = None
+        self._not_created: list[str] = []
         self._loop.add_reader(control, self._hear)
         self._pipes = OutputPipes(reading, self._pass_on, self._drained)
 
@@ -309,6 +311,9 @@ class BrokeredProcess:
         if message[:1] == _TRIED:
             self._attempted(os.fsdecode(message[1:]))
             return
+        if message[:1] == _NOT_CREATED:
+            self._not_created.append(os.fsdecode(message[1:]))
+            return
         if len(message) != keeper_messages.MESSAGE.size:
             self._lost()
             return
@@ -383,6 +388,7 @@ class BrokeredProcess:
                 limit=self._limit or _SIGNALLED.get(_signal(code) or 0),
                 blocked=() if self._egress is None else self._egress.blocked,
                 reached=0 if self._egress is None else self._egress.reached,
+                left=LeftBehind(refused=tuple(sorted(self._not_created))),
             )
         )
         self._forget(self)

@@ -166,6 +166,6 @@ def _outcome(failures: socket.socket, order: Order) -> tuple[bytes, WriteAttempt
         while True:
             message, descriptors, _, _ = socket.recv_fds(failures, restrict.FAILURE.size, 1)
             for descriptor in descriptors:
-                attempts = WriteAttempts(descriptor, order["write_watch"][1])
+                attempts = WriteAttempts(descriptor, order["listener"])
             if message != restrict.LISTENER:
                 return message, attempts

@@ -8,13 +8,14 @@ from __future__ import annotations
 import socket
 import struct
 
-STARTED, REFUSED, EXITED, ENDED, TRIED = 1, 2, 3, 4, 5
+STARTED, REFUSED, EXITED, ENDED, TRIED, NOT_CREATED = 1, 2, 3, 4, 5, 6
 MESSAGE = struct.Struct("<B3i2dq")
 """Kind, three numbers, then of the leader: seconds of user and system time, peak memory in KiB.
 
 STARTED: -, and with it the listener of a proxy, if there is one; REFUSED: step, error number;
-EXITED: wait status; ENDED: ended, survivors, and which limit it was ended at (`meters`). TRIED is
-another message: the kind alone, and the path that it tried to write to."""
+EXITED: wait status; ENDED: ended, survivors, and which limit it was ended at (`meters`). TRIED
+and NOT_CREATED are other messages: the kind alone, and the path that the command tried to write
+to, or to create."""
 LONGEST_MESSAGE = 1 + 4096
 ARM = b"w"
 """Report the next attempt to write (`write_attempts`)."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import resource
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from callgate.sandbox import kernel, meters
 from callgate.sandbox.backends import bubblewrap, landlock, seccomp
 from callgate.sandbox.backends.restrict import INHERITED
-from callgate.sandbox.jails import Jail, Limits, Network, below_any
+from callgate.sandbox.jails import Jail, Limits, Names, Network, below_any
 from callgate.sandbox.launch import Command, with_proxy
-from callgate.sandbox.orders import GroupLimit, Layout, Order, Rules
+from callgate.sandbox.orders import GroupLimit, Layout, Listener, Order, ProtectedNames, Rules
 from callgate.sandbox.plans import Plan
 from callgate.sandbox.processes import write_attempts
 from callgate.sandbox.processes.command_marks import new_mark
@@ -72,6 +72,10 @@ def order(command: Command, plan: Plan | None, *, bwrap: str | None = None) -> O
             result["layout"] = layout(jail)
         if "landlock" in plan.backends:
             result["landlock"] = rules(jail, mounted="namespaces" in plan.backends)
+        listener = _listener(jail) if kernel.supported() else None
+        if listener is not None:
+            result["listener"] = listener
+        has_names = listener is not None and listener["names"] is not None
         if "bubblewrap" in plan.backends:
             assert bwrap is not None
             survey = bubblewrap.survey(jail)
@@ -79,14 +83,12 @@ def order(command: Command, plan: Plan | None, *, bwrap: str | None = None) -> O
             result["placeholders"] = [(path, False) for path in survey.missing]
             result["placeholders"] += [(path, True) for path in survey.missing_directories]
             result["keep_capabilities"] = True
-            result["inherited"].append(call_filter(jail, mounted=True))
+            result["inherited"].append(call_filter(jail, mounted=True, has_names=has_names))
         elif "seccomp" in plan.backends:
-            result["filter"] = call_filter(jail, mounted="namespaces" in plan.backends)
+            mounted = "namespaces" in plan.backends
+            result["filter"] = call_filter(jail, mounted=mounted, has_names=has_names)
         if command.git_config is not None:
             _configure_git(result, *command.git_config)
-        if jail.write_watch and kernel.supported():
-            paths = [os.fsencode(path) for path in jail.write_watch]
-            result["write_watch"] = (_watch_program(), paths)
     result["argv"] = [os.fsencode(argument) for argument in argv]
     return result
 
@@ -105,23 +107,65 @@ def _configure_git(order: Order, directory: str, text: str) -> None:
     env[b"GIT_CONFIG_COUNT"] = b"%d" % (int(count) + 1)
 
 
+def _listener(jail: Jail) -> Listener | None:
+    """The keeper's view of calls that could change a file, if somebody needs it."""
+    names = jail.names if jail.writable else None
+    if names is None and not jail.write_watch:
+        return None
+    return Listener(
+        program=_listening(bool(jail.write_watch), names is not None),
+        without=b"" if names is None else seccomp.without_set_gid(kernel.machine()),
+        watched=[os.fsencode(path) for path in jail.write_watch],
+        names=None if names is None else _protected_names(names),
+        writable=[os.fsencode(path) for path in jail.writable],
+    )
+
+
 @functools.cache
-def _watch_program() -> bytes:
-    return write_attempts.program(kernel.machine())
+def _listening(watches: bool, has_names: bool) -> bytes:
+    return write_attempts.program(kernel.machine(), watches=watches, has_names=has_names)
+
+
+def _protected_names(names: Names) -> ProtectedNames:
+    def encoded(texts: Iterable[str]) -> list[bytes]:
+        return sorted(map(os.fsencode, texts))
+
+    return ProtectedNames(
+        roots=encoded(names.roots),
+        names=encoded(names.names),
+        pairs=encoded(names.pairs),
+        suffixes=encoded(names.suffixes),
+        exempt=encoded(names.exempt),
+        allowed=encoded(names.allowed),
+    )
 
 
 def _environment(env: Mapping[str, str], marks: Mapping[str, str]) -> dict[bytes, bytes]:
     return {os.fsencode(k): os.fsencode(v) for k, v in {**env, **marks}.items()}
 
 
-def call_filter(jail: Jail, *, mounted: bool) -> bytes:
-    """`mounted`: in namespaces, which do some of this already, and only where it must be."""
+def call_filter(jail: Jail, *, mounted: bool, has_names: bool = False) -> bytes:
+    """`mounted`: in namespaces, which do some of this already, and only where it must be.
+    `has_names`: a listener looks at what is created, and at who sets the group of a directory."""
     frozen = not jail.writable and not mounted
-    return _filter(jail.network, jail.unix_sockets, frozen, refuse_ipc=not mounted)
+    return _filter(
+        jail.network,
+        jail.unix_sockets,
+        frozen,
+        refuse_ipc=not mounted,
+        refuse_set_gid=not has_names,
+    )
 
 
 @functools.lru_cache(maxsize=64)  # by what it depends on: hashing a whole jail takes longer
-def _filter(network: Network, unix_sockets: bool, frozen: bool, *, refuse_ipc: bool) -> bytes:
+def _filter(
+    network: Network,
+    unix_sockets: bool,
+    frozen: bool,
+    *,
+    refuse_ipc: bool,
+    refuse_set_gid: bool,
+) -> bytes:
     families = set(_FAMILIES[network])
     if unix_sockets:
         families.add(seccomp.AF_UNIX)
@@ -131,6 +175,7 @@ def _filter(network: Network, unix_sockets: bool, frozen: bool, *, refuse_ipc: b
         families=None if unlimited else families,
         freeze_metadata=frozen,
         refuse_ipc=refuse_ipc,
+        refuse_set_gid=refuse_set_gid,
     )
 
 

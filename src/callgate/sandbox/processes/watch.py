@@ -31,6 +31,7 @@ from callgate.sandbox.processes.keeper_messages import (
     END,
     EXITED,
     LONGEST_MESSAGE,
+    NOT_CREATED,
     TRIED,
     tell,
 )
@@ -113,7 +114,7 @@ class Watch:
             if ready.keys() != {attempts.listener}:
                 return ready
             is_asked = bool(ready[attempts.listener] & select.POLLIN)
-            if not is_asked or not attempts.serve(self._tell_attempt):
+            if not is_asked or not attempts.serve(self._tell_attempt, self._tell_refusal):
                 poll.unregister(attempts.listener)
                 os.close(attempts.listener)
                 self.attempts = None
@@ -121,8 +122,14 @@ class Watch:
                 return {}
 
     def _tell_attempt(self, path: bytes) -> None:
+        self._tell_path(TRIED, path)
+
+    def _tell_refusal(self, path: bytes) -> None:
+        self._tell_path(NOT_CREATED, path)
+
+    def _tell_path(self, kind: int, path: bytes) -> None:
         try:
-            self._control.send(bytes([TRIED]) + path[: LONGEST_MESSAGE - 1], socket.MSG_DONTWAIT)
+            self._control.send(bytes([kind]) + path[: LONGEST_MESSAGE - 1], socket.MSG_DONTWAIT)
         except OSError:
             pass  # nobody listens
 

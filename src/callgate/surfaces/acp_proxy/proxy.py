@@ -55,6 +55,7 @@ from callgate.surfaces.acp_proxy.dependencies import (
 from callgate.surfaces.acp_proxy.runners import AGENT_TURN, AgentTurn
 from callgate.surfaces.acp_proxy.sessions import HANDLERS, ProxiedSession
 from callgate.tools import deferred_effects
+from callgate.workspace import executed_later
 
 OPENS = frozenset({"session/new", "session/load", "session/resume", "session/fork"})
 ENDS = frozenset({"session/close", "session/delete"})
@@ -210,14 +211,15 @@ class Proxy:
         workspace = session.session.workspace
         session.prompts += 1
         try:
+            began = executed_later.now()
             before = await observe(workspace, most=_MOST_ENTRIES, seconds=_MOST_SECONDS)
             session.calls.changed.clear()
-            return await self._pass_prompt(agent, session, params, before)
+            return await self._pass_prompt(agent, session, params, before, began)
         finally:
             session.prompts -= 1
 
     async def _pass_prompt(
-        self, agent: Agent, session: ProxiedSession, params: Any, before: Before
+        self, agent: Agent, session: ProxiedSession, params: Any, before: Before, began: int
     ) -> Any:
         try:
             return await agent.request("session/prompt", params)
@@ -227,7 +229,7 @@ class Proxy:
             raise
         finally:
             session.turn_ended()
-            self._tasks.start(self._report(session, before))
+            self._tasks.start(self._report(session, before, began))
 
     def _expect_end(self, agent: Agent, session: ProxiedSession) -> None:
         """After a cancel the agent ends its turn soon, or it is ended."""
@@ -240,7 +242,7 @@ class Proxy:
         if session.prompts:
             asyncio.get_running_loop().call_later(self._dependencies.cancel_patience_s, look)
 
-    async def _report(self, session: ProxiedSession, before: Before) -> None:
+    async def _report(self, session: ProxiedSession, before: Before, began: int) -> None:
         """Record what changed in a turn although no call of ours did it."""
         await session.settled(REPORT_S)
         seen = await before.changes()
@@ -252,10 +254,14 @@ class Proxy:
                 for kind in ("created", "changed", "deleted")
             },
         )
-        if not observed:
-            return
         workspace = session.session.workspace
+        left = await asyncio.to_thread(executed_later.search, (workspace,), began)
+        left = left.below((os.path.realpath(workspace),))
+        left = msgspec.structs.replace(left, files=tuple(p for p in left.files if p not in ours))
+        if not observed and not left:
+            return
         remarks = await asyncio.to_thread(deferred_effects.remarks, observed, workspace)
+        remarks += [f"[{line}]" for line in left.lines()]
         metadata = {"observed": observed.as_metadata()}
         report = Runner(lambda: AgentTurn(observed.files, metadata, remarks))
         arguments = {"agent": self._name, "changes": len(observed.files)}

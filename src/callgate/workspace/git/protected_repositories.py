@@ -15,10 +15,10 @@ where it is missing, would choose what the next `git status` of its user runs.
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterator
 
+from callgate.core.text.git_settings import settings
 from callgate.workspace.git.layout import git_writes
 
 MOST_MODULES = 64
@@ -39,9 +39,6 @@ _BARE = frozenset({"HEAD", "objects", "refs"})
 _DEEPEST_MODULE = 6
 _DEEPEST_INCLUDE = 10
 _LARGEST_CONFIG = 1 << 20
-
-_HEADER = re.compile(r"""\[\s*([\w.-]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\]""")
-_SETTING = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:=\s*(.*))?$", re.DOTALL)
 
 
 def is_bare(directory: str, names: set[str]) -> bool:
@@ -155,7 +152,7 @@ class _Configured:
         if path in self._seen or depth == 0:
             return
         self._seen.add(path)
-        for section, name, value in settings(text_of(path)):
+        for section, _, name, value in settings(text_of(path)):
             if section in ("include", "includeif") and name == "path":
                 target = self._resolved(value, os.path.dirname(path))
                 self._keep(target)
@@ -187,42 +184,3 @@ def text_of(path: str) -> str:
             return file.read(_LARGEST_CONFIG) if regular else ""
     except OSError:
         return ""
-
-
-def settings(text: str) -> Iterator[tuple[str, str, str]]:
-    """Section, name (both in small letters) and value of each line of a git configuration."""
-    return ((section, name, value) for section, _, name, value in named_settings(text))
-
-
-def named_settings(text: str) -> Iterator[tuple[str, str, str, str]]:
-    """The same with the part of the section's name in quotes, as it is written.
-
-    More is understood than git does, where that is simpler: protecting too much costs little.
-    """
-    section = of = ""
-    for line in re.sub(r"\\\r?\n", "", text).splitlines():
-        remaining = line.strip()
-        while header := _HEADER.match(remaining):
-            section, of = header[1].lower(), header[2] or ""
-            remaining = remaining[header.end() :].strip()
-        if remaining and remaining[0] not in "#;" and (setting := _SETTING.match(remaining)):
-            yield section, of, setting[1].lower(), _value(setting[2])
-
-
-def _value(raw: str | None) -> str:
-    if raw is None:
-        return "true"
-    value, quoted, escaped = "", False, False
-    for char in raw:
-        if escaped:
-            value += {"n": "\n", "t": "\t", "b": "\b"}.get(char, char)
-            escaped = False
-        elif char == "\\":
-            escaped = True
-        elif char == '"':
-            quoted = not quoted
-        elif char in "#;" and not quoted:
-            break
-        else:
-            value += char
-    return value.strip()

@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import re
 
-from callgate.workspace.git.protected_repositories import named_settings, text_of
+from callgate.core.text.git_settings import settings
+from callgate.workspace.git.protected_repositories import text_of
 
 MOST = 256
 """Submodules of one repository."""
@@ -26,7 +27,7 @@ _UNFIT = re.compile(r'[\x00-\x1f"\\]')
 def declared(repository: str) -> str:
     """As a git configuration; empty where `.gitmodules` declares nothing, or none can be read."""
     found: dict[str, dict[str, str]] = {}
-    for section, name, key, value in named_settings(text_of(f"{repository}/.gitmodules")):
+    for section, name, key, value in settings(text_of(f"{repository}/.gitmodules")):
         if section == "submodule" and len(found) < MOST:
             found.setdefault(name, {})[key] = value
     remote = _remote(repository) if found else ""
@@ -58,7 +59,7 @@ def _is_plain(text: str) -> bool:
 def _remote(repository: str) -> str:
     """What a relative address is relative to: where the repository was cloned from, or itself."""
     remotes, upstreams = dict[str, str](), dict[str, str]()
-    for section, name, key, value in named_settings(text_of(f"{repository}/.git/config")):
+    for section, name, key, value in settings(text_of(f"{repository}/.git/config")):
         if (section, key) == ("remote", "url"):
             remotes.setdefault(name, value)
         elif (section, key) == ("branch", "remote"):
