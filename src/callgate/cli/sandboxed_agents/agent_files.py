@@ -102,7 +102,6 @@ def _run_later(workspace: str, agent: str | None) -> Iterable[str]:
                 yield path
     if agent is None:
         return
-    yield os.path.join(workspace, ".git", "config")
     user = os.path.expanduser("~")
     variable = AGENTS[agent].home_variable or ""
     for name in _RUN_LATER[agent]:

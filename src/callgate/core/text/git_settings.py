@@ -167,6 +167,8 @@ class _Reader:
             if not _is_in_name(char) and char != ".":
                 raise Malformed
             section += char.lower()
+        if not section:
+            raise Malformed
         return section, ""
 
     def _quoted(self) -> str:
