@@ -51,7 +51,7 @@ export interface ToolResult {
   content?: unknown;
   meta?: Record<string, unknown>;
   diagnostics?: { level: string; message: string }[];
-  error?: { code: ErrorCode | (string & {}); message: string; details?: Record<string, unknown> };
+  error?: { code: ErrorCode | (string & {}); message: string; details?: unknown };
 }
 
 export type ErrorCode =

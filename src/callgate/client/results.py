@@ -20,7 +20,17 @@ from callgate.protocol.socket_v1.results import CODES
 
 _CLASSES = {code.value: error_class for error_class, code in reversed(CODES.items())}
 """For an instance that does not say the finer class."""
-_META_FIELDS = ("callId", "durationMs", "filesModified", "commandExecuted", "partial", "truncated")
+_META_FIELDS = frozenset(
+    (
+        "callId",
+        "durationMs",
+        "filesModified",
+        "commandExecuted",
+        "partial",
+        "truncated",
+        "errorInfo",
+    )
+)
 _DETAIL_FIELDS = ("errorClass", "reason", "correlationId")
 _CONTAINERS = (list, tuple, set, frozenset)
 
@@ -32,7 +42,7 @@ def read_reply(tool: str, reply: frames.ToolResult | frames.Error) -> ToolResult
     got = reply.result
     meta = got.meta
     value = None if got.content is UNSET else got.content
-    error = None if got.ok else _error(got.error)
+    error = None if got.ok else _error(got.error, meta.get("errorInfo"))
     partial = meta.get("partial") is True
     content = _blocks(value) if error is None or partial else []
     if error is not None:  # its message is what the tool showed
@@ -65,7 +75,9 @@ def _diagnostic(got: frames.Diagnostic) -> str | Diagnostic:
 def refused(tool: str, error: ToolError) -> ToolResult:
     """A call that never reached the instance's tools."""
     content: list[ContentBlock] = [TextBlock(error.message)]
-    return ToolResult(call_id="", tool=tool, ok=False, content=content, error=ErrorInfo.of(error))
+    return ToolResult(
+        call_id="", tool=tool, ok=False, content=content, error=ErrorInfo.of(error, tool)
+    )
 
 
 def unsendable(request: frames.ToolCall) -> ToolError | None:
@@ -126,19 +138,24 @@ def _blocks(value: Any) -> list[ContentBlock]:
     return [TextBlock(msgspec.json.encode(value).decode())]
 
 
-def _error(failure: frames.Failure | None) -> ErrorInfo:
+def _error(failure: frames.Failure | None, fields: Any) -> ErrorInfo:
+    """`fields`: what the instance adds where the details are not an object."""
     if failure is None:
         return ErrorInfo(
             error_class=ToolErrorClass.EXECUTION_ERROR, message="The tool reported failure."
         )
-    details = failure.details if isinstance(failure.details, dict) else {}
-    more = {key: value for key, value in details.items() if key not in _DETAIL_FIELDS}
-    correlation_id = _text(details.get("correlationId"))
+    details: Any = None if failure.details is UNSET else failure.details
+    if isinstance(details, dict):
+        fields = details
+        details = {k: v for k, v in details.items() if k not in _DETAIL_FIELDS} or None
+    if not isinstance(fields, dict):
+        fields = {}
+    correlation_id = _text(fields.get("correlationId"))
     return ErrorInfo(
-        error_class=_class(failure.code, details.get("errorClass")),
+        error_class=_class(failure.code, fields.get("errorClass")),
         message=failure.message,
-        reason=_text(details.get("reason")),
-        details=more or None,
+        reason=_text(fields.get("reason")),
+        details=details,
         user_visible=correlation_id is None,
         correlation_id=correlation_id,
     )

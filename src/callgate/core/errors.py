@@ -23,11 +23,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
 GENERIC_FAILURE = "The tool failed unexpectedly."
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_JSON = (Mapping, list, tuple, str, int, float)
 
 
 class ToolErrorClass(StrEnum):
@@ -69,6 +72,13 @@ DENIALS = frozenset(
 """The classes that an audit record counts as decision `deny`."""
 
 
+def add_details(details: Any, **more: Any) -> dict[str, Any]:
+    """An object with more members; details that are not an object stand under `details`."""
+    if isinstance(details, Mapping):
+        return {**details, **more}
+    return more if details is None else {"details": details, **more}
+
+
 class ToolError(Exception):
     """A call that did not end well; a tool raises a subclass to say so itself."""
 
@@ -81,15 +91,51 @@ class ToolError(Exception):
         tool_use_id: str = "",
         is_user_visible: bool = True,
         reason: str | None = None,
-        details: Mapping[str, Any] | None = None,
+        details: Any = None,
     ) -> None:
+        """`details`: any JSON value, for programs."""
         super().__init__(message)
         # A tool may raise with anything at hand; everyone after it relies on text.
         self.message = message if isinstance(message, str) else str(message)
         self.tool_use_id = tool_use_id
         self.is_user_visible = bool(is_user_visible)
         self.reason = reason if reason is None or isinstance(reason, str) else str(reason)
-        self.details = details if isinstance(details, Mapping) else None
+        self.details = details if isinstance(details, _JSON) else None
+
+    @property
+    def detail_fields(self) -> Mapping[str, Any]:
+        """The details, where they are an object."""
+        return self.details if isinstance(self.details, Mapping) else {}
+
+
+_SAFE_SENTENCES = {
+    ToolErrorClass.NOT_FOUND: "did not find what it was asked for",
+    ToolErrorClass.VALIDATION_ERROR: "rejected its arguments",
+    ToolErrorClass.PERMISSION_DENIED: "lacks a permission",
+    ToolErrorClass.USER_DENIED: "was denied by the user",
+    ToolErrorClass.CONFIRMATION_TIMEOUT: "got no approval in time",
+    ToolErrorClass.TIMEOUT: "exceeded its time limit",
+    ToolErrorClass.EXECUTION_ERROR: "failed unexpectedly",
+    ToolErrorClass.CANCELLED: "was cancelled",
+    ToolErrorClass.SHUTTING_DOWN: "was stopped by a shutdown",
+    ToolErrorClass.PROTOCOL_ERROR: "broke a rule of its protocol",
+    ToolErrorClass.HOST_UNAVAILABLE: "lost the process that runs it",
+    ToolErrorClass.PARSE_ERROR: "could not read its input",
+}
+
+
+def safe_message(error: ToolError, tool: str) -> str:
+    """Sentence for the agent about an error whose own message must not be shown: which tool
+    failed, how, and the class of the exception or the reason, if it is one plain word."""
+    causes = (error.detail_fields.get(EXCEPTION), error.reason)
+    plain = (each for each in causes if isinstance(each, str) and _WORD.fullmatch(each))
+    cause = next((f" ({each})" for each in plain), "")
+    subject = f"Tool {tool!r}" if tool else "The tool"
+    return f"{subject} {_SAFE_SENTENCES[error.error_class]}{cause}. Only the log has the details."
+
+
+EXCEPTION = "exception"
+"""Detail of an error that a tool did not raise as a `ToolError`: the class of its exception."""
 
 
 class ToolNotFound(ToolError):

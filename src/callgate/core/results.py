@@ -8,28 +8,34 @@ from typing import Any, Literal
 import msgspec
 
 from callgate.core.content import ContentBlock, FileDiff, NativeResult, TextBlock, ToolResultBlock
-from callgate.core.errors import GENERIC_FAILURE, ToolError, ToolErrorClass
+from callgate.core.errors import ToolError, ToolErrorClass, safe_message
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error_class: ToolErrorClass = msgspec.field(name="class")
     message: str
     reason: str | None = None
-    details: Mapping[str, Any] | None = None
+    details: Any = None
+    """Any JSON value, for programs."""
     user_visible: bool = True
     correlation_id: str | None = None
     """Finds the traceback in the log where the message hides it."""
 
     @classmethod
-    def of(cls, error: ToolError, correlation_id: str | None = None) -> ErrorInfo:
+    def of(cls, error: ToolError, tool: str, correlation_id: str | None = None) -> ErrorInfo:
         return cls(
             error_class=error.error_class,
-            message=error.message if error.is_user_visible else GENERIC_FAILURE,
+            message=error.message if error.is_user_visible else safe_message(error, tool),
             reason=error.reason,
             details=error.details,
             user_visible=error.is_user_visible,
             correlation_id=None if error.is_user_visible else correlation_id,
         )
+
+    @property
+    def detail_fields(self) -> Mapping[str, Any]:
+        """The details, where they are an object."""
+        return self.details if isinstance(self.details, Mapping) else {}
 
 
 class Diagnostic(msgspec.Struct, frozen=True):

@@ -84,7 +84,7 @@ async def authorize(
     if answer.decision is not Outcome.ALLOW:
         _remember(call, subject, decision, authority, answer)
         reason = f" They said: {answer.reason}" if answer.reason else ""
-        raise ToolUserDenied(f"The user denied this operation.{reason}", reason="user_denied")
+        raise ToolUserDenied(f"User denied this operation.{reason}", reason="user_denied")
     return answer
 
 
@@ -170,7 +170,8 @@ def _granted(call: ToolCall, subject: Subject, decision: Decision, authority: Au
         return False
     if grant.decision is Outcome.DENY:
         raise ToolUserDenied(
-            f"The user denied {subject.tool.name} for this session.", reason="sticky"
+            f"User denied this operation. {subject.tool.name} is denied for this session.",
+            reason="sticky",
         )
     mended = call.repaired and subject.tool.has_effects
     insists = decision.counts_once or decision.reason in GUARD_REASONS
@@ -278,7 +279,7 @@ async def _preview(
     try:
         preview: Preview | None = await running.until(work)
     except ToolPermissionDenied as error:
-        journal.published(EFFECT_MISMATCH, error.details or {})
+        journal.published(EFFECT_MISMATCH, error.detail_fields)
         raise
     return preview
 

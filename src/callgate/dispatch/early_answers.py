@@ -127,10 +127,11 @@ class EarlyAnswers:
 def early_result(running: Running, call_id: str, error: ToolError) -> ToolResult:
     """What is known of a call that has not ended: why it is stopped, and its duration so far."""
     found = running.find(call_id)
-    info = ErrorInfo.of(error, correlation_id=call_id)
+    tool = "" if found is None else found.call.tool
+    info = ErrorInfo.of(error, tool, correlation_id=call_id)
     return ToolResult(
         call_id=call_id,
-        tool="" if found is None else found.call.tool,
+        tool=tool,
         ok=False,
         content=[TextBlock(info.message)],
         error=info,

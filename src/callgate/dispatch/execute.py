@@ -17,10 +17,12 @@ from typing import Any, TypeGuard
 
 from callgate.core.content import FileDiff, ImageBlock, JsonBlock, TextBlock
 from callgate.core.errors import (
+    EXCEPTION,
     GENERIC_FAILURE,
     ToolCancelled,
     ToolError,
     ToolExecutionError,
+    add_details,
 )
 from callgate.core.tools import Tool, ToolContext, ToolFactory, ToolOutput
 from callgate.dispatch.failures import log_failure
@@ -90,7 +92,10 @@ async def execute(
         running.stop = Stop.CALLER_GONE
     if running.stop is not None:
         stopped = not running.abandoned and getattr(tool, "stoppable", True)
-        raise Stopped(running.stop_error(stopped=stopped), _partial(output, error))
+        stop = running.stop_error(stopped=stopped)
+        if isinstance(error, ToolCancelled):
+            stop.details = add_details(error.details, **stop.detail_fields)
+        raise Stopped(stop, _partial(output, error))
     if error is not None:
         failure, partial = _as_tool_error(error, running), _partial(None, error)
         raise failure if partial is None else Stopped(failure, partial)
@@ -239,16 +244,16 @@ async def _settle(running: RunningCall) -> None:
 def _partial(output: Any, error: BaseException | None) -> ToolOutput | None:
     if _is_output(output):
         return output
-    details = error.details if isinstance(error, ToolError) else None
-    if not details or not isinstance(text := details.get("partial_output"), str):
+    fields = error.detail_fields if isinstance(error, ToolError) else {}
+    if not isinstance(text := fields.get("partial_output"), str):
         return None
     return ToolOutput(content=[TextBlock(text)], success=False)
 
 
 def _as_tool_error(error: BaseException, running: RunningCall) -> ToolError:
-    if isinstance(error, ToolCancelled):
-        return ToolCancelled(error.message, reason=error.reason or "by_the_tool")
     if isinstance(error, ToolError):
+        if isinstance(error, ToolCancelled) and error.reason is None:
+            error.reason = "by_the_tool"
         return error
     # The text may hold anything the tool came across: only the log gets it, redacted.
     log_failure(_log, error, "tool %s failed (call %s)", running.call.tool, running.call.id)
@@ -257,4 +262,5 @@ def _as_tool_error(error: BaseException, running: RunningCall) -> ToolError:
         underlying=error if isinstance(error, Exception) else None,
         is_user_visible=False,
         reason="exception",
+        details={EXCEPTION: type(error).__name__},
     )

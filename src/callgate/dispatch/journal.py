@@ -218,7 +218,9 @@ class Journal(msgspec.Struct, eq=False):
         """The tool came to its end, whether or not it reports success."""
         content = output.content or [TextBlock("")]
         duration = int((time.perf_counter() - self._started) * 1e6) / 1e3
-        error = None if output.success else ErrorInfo.of(handled(output, content))
+        error = None
+        if not output.success:
+            error = ErrorInfo.of(handled(output, content), self._call.tool)
         payload = call_records.completed(output, content, duration)
         if output.files_modified is not None:
             self._compare_effects(findings.tool, payload["files_modified"])
@@ -231,10 +233,10 @@ class Journal(msgspec.Struct, eq=False):
         """Refused, failed, stopped: the caller gets a result all the same."""
         call = self._call
         error.tool_use_id = call.shown_id
-        if partial is not None and error.details is not None:  # it is shown as content
+        if partial is not None and isinstance(error.details, Mapping):  # it is shown as content
             error.details = {k: v for k, v in error.details.items() if k != "partial_output"}
-        info = ErrorInfo.of(error, correlation_id=call.id)
         name = call_records.tool_name(call, findings.tool)
+        info = ErrorInfo.of(error, name, correlation_id=call.id)
         duration = _ms_since(self._started)
         content: list[ContentBlock] = [TextBlock(info.message)]
         if isinstance(error, ToolValidationError):
@@ -254,7 +256,7 @@ class Journal(msgspec.Struct, eq=False):
         error = ToolShuttingDown(
             "The runtime is shutting down. The question stays open.", reason=LEFT_OPEN
         )
-        info = ErrorInfo.of(error, correlation_id=self._call.id)
+        info = ErrorInfo.of(error, self._call.tool, correlation_id=self._call.id)
         content: list[ContentBlock] = [TextBlock(info.message)]
         return failed_result(self._call, info, content, _ms_since(self._started))
 

@@ -25,7 +25,7 @@ async def preview_call(
     files: CallFiles, environments: Environments, call: ToolCall, subject: Subject
 ) -> Preview | None:
     """What a call will do, in the tool's own words about the arguments that will run."""
-    tool = subject.tool.factory()
+    tool = subject.tool.previewer
     preview = getattr(tool, "preview", None)
     if preview is None:
         return None

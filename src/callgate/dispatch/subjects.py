@@ -72,7 +72,8 @@ class Performer(msgspec.Struct, frozen=True):
     """It may do something that its words do not say: no mode lets it run without a question."""
 
     def take(self, tool: Registered) -> Registered:
-        return msgspec.structs.replace(tool, factory=self.wrap(tool.factory))
+        previewer = self.wrap(lambda: tool.previewer)()
+        return msgspec.structs.replace(tool, factory=self.wrap(tool.factory), previewer=previewer)
 
 
 class Findings(msgspec.Struct, frozen=True):

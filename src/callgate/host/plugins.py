@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from msgspec import UNSET
 
-from callgate.core.errors import GENERIC_FAILURE, ToolError, ToolExecutionError
+from callgate.core.errors import EXCEPTION, ToolError, ToolExecutionError
 from callgate.core.tools import ToolDefinition, ToolFactory
 from callgate.host.contexts import HostContext
 from callgate.host.plain import check_depth, plain
@@ -167,7 +167,8 @@ class FunctionPlugin:
         if isinstance(error, Unsendable):
             return Failure(type="Unsendable", detail=str(error))
         # The text may hold anything the tool came across: only the log gets it.
-        hidden = ToolExecutionError(GENERIC_FAILURE, is_user_visible=False, reason="exception")
+        details = {EXCEPTION: type(error).__name__}
+        hidden = ToolExecutionError(is_user_visible=False, reason="exception", details=details)
         return to_failure(hidden, _stack(error))
 
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from callgate.core.content import ContentBlock, ImageBlock, JsonBlock, TextBlock
-from callgate.core.errors import ToolExecutionError
+from callgate.core.errors import ToolExecutionError, add_details
 from callgate.core.results import Diagnostic
 from callgate.core.tools import ToolOutput
 from callgate.sources.pydantic_models import is_model
@@ -55,7 +55,7 @@ def error_result(
     *,
     code: str | None = None,
     reason: str | None = None,
-    details: Mapping[str, Any] | None = None,
+    details: Any = None,
 ) -> ToolOutput:
     """A failure the tool saw itself, in words for the agent.
 
@@ -63,15 +63,16 @@ def error_result(
         code: for programs: one of the socket's codes (`VALIDATION_ERROR`, ...) or the tool's own,
             which stands in the details.
         reason: which of the known ways it failed.
+        details: any JSON value, for programs.
     """
     _check_text(message)
     metadata: dict[str, Any] = {}
     if reason is not None:
         metadata["reason"] = reason
     if code is not None:
-        details = {**(details or {}), "code": code}
+        details = add_details(details, code=code)
     if details is not None:
-        metadata["details"] = _as_json(dict(details))[0]
+        metadata["details"] = _as_json(details)[0]
     return ToolOutput(content=[TextBlock(message)], success=False, metadata=metadata, value=None)
 
 

@@ -44,7 +44,7 @@ from callgate.storage.views import View
 
 _ANSWERS = (ConfirmationState.ALLOWED, ConfirmationState.DENIED)
 _REFUSALS = {
-    ConfirmationState.DENIED: (ToolErrorClass.USER_DENIED, "The user denied the call."),
+    ConfirmationState.DENIED: (ToolErrorClass.USER_DENIED, "User denied this operation."),
     ConfirmationState.EXPIRED: (
         ToolErrorClass.CONFIRMATION_TIMEOUT,
         "Nobody answered in time.",

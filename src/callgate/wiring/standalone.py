@@ -7,6 +7,7 @@ store and the audit log of the home, as a `Gate` has.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,6 +15,7 @@ from callgate.config.home import Home
 from callgate.core.tools import ToolFactory
 from callgate.dispatch import dispatcher
 from callgate.dispatch.permission.confirmations import Confirmer
+from callgate.events.bus import Listener, Subscription
 from callgate.wiring.runtime import Wired
 
 
@@ -38,6 +40,18 @@ class ToolDispatcher(dispatcher.ToolDispatcher):
     def register(self, tool_factory: ToolFactory) -> None:
         """Register a tool; raise `ToolRegistrationError` where its definition is wrong."""
         super().register(self._wired.isolated(tool_factory))
+
+    def subscribe(self, listener: Listener, session_id: str | None = None) -> Callable[[], None]:
+        """Call a function at each event, or at each event of one session; return a function that
+        ends the subscription. An exception of the listener is logged and harms no call."""
+        return self._wired.bus.listen(listener, session_id)
+
+    def events(
+        self, *, session_id: str | None = None, types: Collection[str] | None = None
+    ) -> Subscription:
+        """Read events: `async for event in dispatcher.events()`. A reader that falls behind gets a
+        `Gap` in place of the events that it missed."""
+        return self._wired.bus.subscribe(session_id=session_id, types=types)
 
     async def close(self) -> None:
         """Stop the calls under way and close the store and the audit log. Idempotent."""

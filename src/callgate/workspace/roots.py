@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from callgate.core.sessions import Root
 from callgate.workspace.opening import Opener
@@ -13,7 +13,16 @@ class Directory:
     """An open root. Its descriptor is closed when the last user lets go of the object, so
     that no thread can find the number closed, or worse reused, in the middle of its work."""
 
-    __slots__ = ("_identity", "_spellings", "fd", "prefix", "real", "spelled", "writable")
+    __slots__ = (
+        "_identity",
+        "_spellings",
+        "fd",
+        "names_above",
+        "prefix",
+        "real",
+        "spelled",
+        "writable",
+    )
 
     def __init__(self, root: Root, opener: Opener) -> None:
         self.fd = -1
@@ -22,6 +31,10 @@ class Directory:
         self.prefix = self.real.rstrip("/") + "/"
         self._identity = _identity(os.fstat(self.fd))
         self.spelled = os.path.abspath(root.path)
+        is_plain = self.spelled == self.real
+        self.names_above = tuple(os.fsencode(self.real).split(b"/")[1:]) if is_plain else ()
+        """Names from `/` down to it, by which `../NAME` leads back into it; none where its path has
+        links, for whoever resolves such a path by its text would be led elsewhere."""
         self._spellings = tuple({os.fsencode(p.rstrip("/")) for p in (self.real, self.spelled)})
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
@@ -40,6 +53,21 @@ class Directory:
         for spelled in self._spellings:
             if path == spelled or path.startswith(spelled + b"/"):
                 return spelled
+        return None
+
+    def entered_by(self, names: Sequence[bytes]) -> Sequence[bytes] | None:
+        """The rest of the names of an absolute path that goes up and down above this root, along
+        the root's own path, until it enters the root; None for any other path."""
+        depth = 0
+        for count, name in enumerate(names, 1):
+            if name == b"..":
+                depth = max(depth - 1, 0)
+            elif depth < len(self.names_above) and name == self.names_above[depth]:
+                depth += 1
+            else:
+                return None
+            if depth == len(self.names_above):
+                return names[count:]
         return None
 
     def is_at(self, fd: int) -> bool:

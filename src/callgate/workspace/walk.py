@@ -131,7 +131,10 @@ def _go(
     while pending:
         name = pending.popleft()
         if name == b"..":
-            way.up()
+            if way.names:
+                way.up()
+            else:
+                _reenter(way.root, pending)
             continue
         status = _status(way.fd, name)
         is_link = status is not None and stat.S_ISLNK(status.st_mode)
@@ -156,6 +159,22 @@ def _go(
             way.restart(entered)
         pending.extendleft(reversed(split(target)))
     return [], None, slash
+
+
+def _reenter(root: Directory, pending: deque[bytes]) -> None:
+    """Pass over names that lead from above a root straight back into it, as `../ROOT` does.
+
+    Nothing outside is looked at: each name must be the root's own. OSError(EXDEV) otherwise.
+    """
+    names, above = root.names_above, 1
+    while above:
+        name = pending.popleft() if pending else b""
+        if name == b".." and above < len(names):
+            above += 1
+        elif name != b".." and above <= len(names) and name == names[-above]:
+            above -= 1
+        else:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
 
 def _status(fd: int, name: bytes) -> os.stat_result | None:

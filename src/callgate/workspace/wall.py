@@ -241,7 +241,11 @@ class Wall:
         return found[1], rest.lstrip(b"/") or b"."
 
     def _enter_otherwise(self, names: list[bytes]) -> tuple[Directory, bytes]:
-        """Find a root that is spelled through links or in other letters: compare by identity."""
+        """Find a root that is spelled with `..`, or through links or in other letters, which are
+        compared by identity."""
+        for root in self._all():
+            if (rest := root.entered_by(names)) is not None:
+                return root, b"/".join(rest)
         top = Directory(Root("/"), self.opener)
         limit = names.index(b"..") if b".." in names else len(names)
         for count in range(1, min(limit, _DEEPEST_SPELLING) + 1):

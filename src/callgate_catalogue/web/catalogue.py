@@ -14,7 +14,7 @@ _URL = {
     "maxLength": 8_192,
     "description": "Begins with http:// or https://.",
 }
-_TOKENS = {"type": "integer", "minimum": 100, "maximum": 50_000}
+_TOKENS = {"type": "integer", "minimum": 1, "maximum": 50_000}
 
 CATALOGUE: tuple[Row, ...] = (
     Row(

@@ -57,12 +57,12 @@ async def search(input: dict[str, Any], context: ToolContext, web: Web) -> ToolO
 
 
 def _fitting(results: Iterable[Result], room: int) -> Iterable[Result]:
-    """As many as there is room for; the last with less of its text."""
-    for each in results:
+    """As many as there is room for, but at least one; the last with less of its text."""
+    for number, each in enumerate(results):
         room -= len(each.title) + len(each.url) + 16
-        if room < 0:
+        if room < 0 and number:
             return
-        yield each._replace(snippet=each.snippet[:room])
+        yield each._replace(snippet=each.snippet[: max(room, 0)])
         room -= len(each.snippet)
         if room <= 0:
             return

@@ -327,6 +327,9 @@ async def test_each_service_is_asked_in_its_way(
         assert result.text.startswith("1. Page 0\n   https://0.example/\n   words words")
         short = await bench.run("web_search", {"query": "x", "maxTokens": 100})
         assert (len(short.text) <= 450, short.truncated, short.ok) == (True, True, True)
+        for tokens in (50, 1):  # one result at least, or it would say that nothing was found
+            least = await bench.run("web_search", {"query": "x", "maxTokens": tokens})
+            assert (least.ok, least.value[0]["url"]) == (True, "https://0.example/")
 
 
 @pytest.mark.spec("T43")

@@ -100,6 +100,22 @@ async def test_a_polling_tool_ends_itself_and_its_end_comes_after_its_clean_up()
     assert (await call).error.error_class is ToolErrorClass.CANCELLED
 
 
+@pytest.mark.spec("S4-62")
+@pytest.mark.parametrize("details", [{"left": 3}, [1, 2], None])
+async def test_a_tool_that_ends_itself_keeps_the_details_of_its_error(details: Any) -> None:
+    async def run(input: Any, context: Any) -> str:
+        await context.cancel_event.wait()
+        raise ToolCancelled("stopped at 3", details=details)
+
+    bench = Bench("/", make_tool(run=run))
+    call = bench.start("probe")
+    await bench.recorder.seen("tool.called")
+    await bench.dispatcher.cancel_session_tools(bench.session.id)
+    error = (await call).error
+    own = details if isinstance(details, dict) else {} if details is None else {"details": details}
+    assert (error.error_class, error.details) == (ToolErrorClass.CANCELLED, {**own, "stopped": True})
+
+
 @pytest.mark.spec("S4-63", "T-2")
 async def test_output_returned_after_a_cancel_is_kept_but_the_call_is_cancelled() -> None:
     async def run(input: Any, context: Any) -> ToolOutput:

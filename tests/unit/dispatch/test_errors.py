@@ -92,11 +92,37 @@ async def test_an_unexpected_exception_is_hidden_from_the_agent_and_logged_for_o
     with caplog.at_level(logging.ERROR, "callgate"):
         block = await bench.dispatcher.dispatch(ToolUseBlock("a", "probe", {}), bench.session)
     assert block.is_error
-    assert block.content == [TextBlock(errors.GENERIC_FAILURE)]
+    shown = f"Tool 'probe' failed unexpectedly ({type(error).__name__}). Only the log has the details."
+    assert block.content == [TextBlock(shown)]
     payload = bench.recorder.one("tool.failed").payload
-    assert (payload["error_class"], payload["message"]) == ("execution_error", errors.GENERIC_FAILURE)
+    assert (payload["error_class"], payload["message"]) == ("execution_error", shown)
     assert "Traceback" in caplog.text
     assert "hunter2hunter2" not in caplog.text
+
+
+@pytest.mark.spec("S4-73")
+@pytest.mark.parametrize("kind", RAISED)
+async def test_a_hidden_error_says_which_tool_failed_and_why_in_a_safe_sentence(kind: type[ToolError]) -> None:
+    bench = Bench("/", raising(kind("password is hunter2hunter2", is_user_visible=False, reason="no_paper")))
+    result = await bench.run("probe")
+    assert result.error.error_class is kind.error_class
+    assert result.text == result.error.message
+    assert result.text.startswith("Tool 'probe' ")
+    assert "(no_paper)" in result.text
+    assert "hunter2" not in str(result) + str(bench.recorder.events)
+
+
+async def test_a_hidden_reason_that_is_not_one_word_is_not_repeated() -> None:
+    error = errors.ToolExecutionError("secret", is_user_visible=False, reason="at /home/ada: hunter2")
+    result = await Bench("/", raising(error)).run("probe")
+    assert result.text == "Tool 'probe' failed unexpectedly. Only the log has the details."
+
+
+@pytest.mark.parametrize("details", [[1, {"a": None}], "text", 7, 2.5, True, False, [], "", 0, {"a": 1}])
+@pytest.mark.parametrize("kind", [errors.ToolExecutionError, errors.ToolCancelled])
+async def test_the_details_of_an_error_are_any_json_value(kind: type[ToolError], details: Any) -> None:
+    result = await Bench("/", raising(kind("no", details=details))).run("probe")
+    assert (result.error.error_class, result.error.message, result.error.details) == (kind.error_class, "no", details)
 
 
 async def test_an_exception_can_be_found_in_the_log_by_its_correlation_id(caplog: Any) -> None:

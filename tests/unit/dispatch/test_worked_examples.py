@@ -41,6 +41,7 @@ async def test_9_2_a_workspace_escape_is_rejected(tmp_path: Path) -> None:
     assert "root:" not in block.content[0].text
     (failed,) = bench.recorder.events
     assert (failed.type, failed.payload["error_class"]) == ("tool.failed", "permission_denied")
+    assert failed.payload["message"] == "Path '../../etc/passwd' escapes workspace boundary"
 
 
 @pytest.mark.spec("S4-52")
@@ -48,7 +49,7 @@ async def test_9_3_a_user_denies_a_write(tmp_path: Path) -> None:
     bench = Bench(tmp_path, WriteFile, human=FakeHuman("deny"))
     use = ToolUseBlock("tu_01HZ_c", "write_file", {"path": "src/auth.ts", "content": "..."})
     block = await bench.dispatcher.dispatch(use, bench.session)
-    assert block.is_error
+    assert (block.is_error, block.content) == (True, [TextBlock("User denied this operation.")])
     assert not (tmp_path / "src").exists()
     requested, resolved, failed = bench.recorder.events
     assert requested.payload["projected_modifications"] == ["src/auth.ts"]

@@ -122,7 +122,13 @@ def test_an_error_of_ours_keeps_its_class(shared: Driven) -> None:
 def test_what_else_is_raised_is_hidden_from_the_caller(shared: Driven, how: str) -> None:
     error = shared.call("fails", how=how)["error"]
     stack = error.pop("stack")
-    assert error == {"type": "ExecutionError", "detail": "The tool failed unexpectedly.", "reason": "exception"}
+    raised = {"secret": "RuntimeError", "exit": "SystemExit", "stop": "StopIteration"}
+    assert error == {
+        "type": "ExecutionError",
+        "detail": "The tool failed unexpectedly.",
+        "reason": "exception",
+        "details": {"exception": raised[how]},
+    }
     assert "in fails" in stack
 
 

@@ -249,7 +249,12 @@ def test_a_message_that_is_not_to_be_seen_stays_where_it_is() -> None:
         (parts.output("x", "stderr"), ("tool.output_delta", {"stream": "stderr", "text": "x"})),
         (
             Event(type="part", payload={"text": "x", "stream": ["stdout"]}),
-            ("tool.output_delta", {"stream": "text", "text": "x"}),
+            ("tool.part", {"payload": {"text": "x", "stream": ["stdout"]}}),
+        ),
+        (Event(type="part", payload={"text": "x"}), ("tool.part", {"payload": {"text": "x"}})),
+        (
+            Event(type="part", payload={"kind": "text", "text": "x"}),
+            ("tool.part", {"payload": {"kind": "text", "text": "x"}}),
         ),
         (
             Event(type="part", payload={"artifact": {"mime_type": "text/plain"}}),
@@ -261,7 +266,7 @@ def test_a_message_that_is_not_to_be_seen_stays_where_it_is() -> None:
         (Event(type="part"), ("tool.part", {"payload": None})),
         (Event(type="x\n", payload=[1]), ("tool.log", {"level": "debug", "message": "x\\n: [1]"})),
     ],
-    ids=range(11),
+    ids=range(13),
 )
 def test_a_part_is_what_it_says(event: Event, published: Any) -> None:
     assert parts.to_event(event) == published

@@ -80,14 +80,14 @@ def test_a_validation_error_names_the_fields() -> None:
     schema = ArgumentSchema({"type": "object", "properties": {"text": {"type": "string"}}}, "echo")
     with pytest.raises(ToolValidationError) as refused:
         schema.check({"text": 1, "txt": 2})
-    failure = envelope(done(ok=False, error=ErrorInfo.of(refused.value))).error
+    failure = envelope(done(ok=False, error=ErrorInfo.of(refused.value, "probe"))).error
     assert failure is not None and failure.code == "VALIDATION_ERROR"
     assert {each["path"] for each in failure.details["errors"]} == {"text", "txt"}
     assert failure.details["errorClass"] == "validation_error"
 
 
 def test_a_stopped_call_keeps_what_it_had() -> None:
-    error = ErrorInfo.of(ToolError("stopped"))
+    error = ErrorInfo.of(ToolError("stopped"), "probe")
     result = written(done(ok=False, value="half", partial=True, error=error))
     assert (result["content"], result["meta"]["partial"]) == ("half", True)
 
@@ -144,7 +144,8 @@ def event(type: str, payload: dict[str, Any]) -> Event:
         ),
         ("tool.log", {"level": "warning", "message": "m"}, {"kind": "log", "level": "warn", "message": "m"}),
         ("tool.log", {"level": "LOUD", "message": "m"}, {"kind": "log", "level": "info", "message": "m"}),
-        ("tool.part", {"payload": "x"}, {"kind": "partial_text", "text": "x"}),
+        ("tool.part", {"payload": "x"}, {"kind": "part", "part": "x"}),
+        ("tool.part", {"payload": {"text": "x"}}, {"kind": "part", "part": {"text": "x"}}),
         ("tool.part", {"payload": {"n": 1}}, {"kind": "part", "part": {"n": 1}}),
         (
             "tool.artifact",

@@ -222,6 +222,13 @@ def test_the_code_of_an_error_result_stands_in_its_details() -> None:
     assert output.metadata == {"details": {"city": "X", "code": "VALIDATION_ERROR"}}
 
 
+@pytest.mark.parametrize("details", [[1, {"a": None}], "text", 7, 0, "", [], False, {"a": [1]}])
+def test_the_details_of_an_error_result_are_any_json_value(details: Any) -> None:
+    assert error_result("No.", details=details).metadata == {"details": details}
+    coded = error_result("No.", details=details, code="X").metadata["details"]
+    assert coded == ({**details, "code": "X"} if isinstance(details, dict) else {"details": details, "code": "X"})
+
+
 def test_error_result_is_a_failure_in_its_own_words() -> None:
     output = error_result("No such city.", reason="unknown_city", details={"city": "X"})
     assert output == ToolOutput(

@@ -17,6 +17,7 @@ import pytest
 
 from callgate import Diagnostic, Gate, ToolContext, ToolError, error_result, ok_result, tool
 from callgate.audit.reading import newest_first
+from callgate.client.results import read_reply
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.effects import Capability
 from callgate.core.errors import ToolErrorClass, ToolPermissionDenied, ToolRegistrationError
@@ -25,6 +26,7 @@ from callgate.core.turns import SLICE_S, fair_turns
 from callgate.dispatch import early_answers
 from callgate.dispatch.permission.grants import Grant
 from callgate.policy.rules import Outcome
+from callgate.protocol.socket_v1 import frames
 from callgate.protocol.socket_v1.results import envelope
 from callgate.protocol.socket_v1.server import ServerWire
 from callgate.redaction.frame_log import FrameLog
@@ -50,6 +52,12 @@ async def whole(fine: bool) -> Any:
     if fine:
         return ok_result({"n": 1}, diagnostics=[Diagnostic("slow disk", "warn")], meta={"pages": 2})
     return error_result("no such page", code="VALIDATION_ERROR", reason="gone", details={"page": 7})
+
+
+@tool(side_effects="none")
+async def refuse(details: Any) -> Any:
+    """Fail with details of any shape."""
+    return error_result("no", reason="mine", details=details)
 
 
 @tool(side_effects="none")
@@ -134,7 +142,7 @@ async def reach() -> str:
     return "reached"
 
 
-TOOLS: list[Any] = [give, whole, fail, odd, look, brief, wait, deaf, put, start, see, reach]
+TOOLS: list[Any] = [give, whole, refuse, fail, odd, look, brief, wait, deaf, put, start, see, reach]
 
 
 class Peer:
@@ -248,6 +256,23 @@ async def test_an_envelope_is_passed_on(door: Door) -> None:
     wrong = (await peer.call("whole", fine=False))["error"]
     assert (wrong["code"], wrong["message"]) == ("VALIDATION_ERROR", "no such page")
     assert (wrong["details"]["page"], wrong["details"]["reason"]) == (7, "gone")
+
+
+@pytest.mark.spec("S0-27")
+@pytest.mark.parametrize("details", [[1, {"a": None}], "text", 7, [], {"a": 1}])
+async def test_details_of_any_shape_reach_a_client_as_they_are(door: Door, details: Any) -> None:
+    peer = await door.peer()
+    answer = await peer.call("refuse", details=details)
+    own = {"errorClass": "execution_error", "reason": "mine"}
+    if isinstance(details, dict):
+        assert answer["error"]["details"] == {**details, **own}
+    else:
+        assert (answer["error"]["details"], answer["meta"]["errorInfo"]) == (details, own)
+    reply = msgspec.convert({"type": "tool_result", "requestId": "r", "result": answer}, frames.ToolResult)
+    read = read_reply("refuse", reply)
+    assert read.error is not None
+    assert (read.error.error_class, read.error.reason, read.error.details) == ("execution_error", "mine", details)
+    assert "errorInfo" not in read.meta
 
 
 @pytest.mark.spec("S0-27", "S0-28", "S0-31")

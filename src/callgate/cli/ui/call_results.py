@@ -40,7 +40,7 @@ class CallOutcome(NamedTuple):
     def goes_on(self) -> bool:
         """The work could not be stopped: a thread of it still runs, and would be waited for."""
         error = self.result.error
-        return error is not None and (error.details or {}).get("stopped") is False
+        return error is not None and error.detail_fields.get("stopped") is False
 
 
 def show(

@@ -47,6 +47,10 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     definition: ToolDefinition
     factory: ToolFactory
+    """Called for each execution, once the call may run."""
+    previewer: Any = None
+    """An instance whose `preview` shows what a call would do, before anyone approved it; None if
+    the tool has no preview."""
     effect: SideEffects
     has_effects: bool
     capabilities: frozenset[Capability]
@@ -72,7 +76,8 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
     """All that a decision without rules depends on."""
 
 
-def _definition(factory: Any) -> ToolDefinition:
+def _instance(factory: Any) -> Tool:
+    """An instance of a tool, checked for what every tool has."""
     if not callable(factory):
         raise ToolRegistrationError(
             f"register takes a factory (a function that makes a tool), not {type(factory).__name__}"
@@ -93,7 +98,7 @@ def _definition(factory: Any) -> ToolDefinition:
             "the factory of tool %r makes one object for all calls: it must hold no state",
             tool.definition.name,
         )
-    return tool.definition
+    return tool
 
 
 def _is_async(function: Any) -> bool:
@@ -110,7 +115,8 @@ def _is_tool(value: object) -> TypeGuard[Tool]:
 
 def examine(tool: SourceTool, max_bytes: int = MAX_BYTES) -> Registered:
     """Check a tool; raise `ToolRegistrationError` where its definition is wrong."""
-    definition = _definition(tool.factory)
+    instance = _instance(tool.factory)
+    definition = instance.definition
     name = definition.name
     for spelling in (name, *definition.aliases):
         shape = _SHAPES.get(definition.source, _NAME)
@@ -155,6 +161,7 @@ def examine(tool: SourceTool, max_bytes: int = MAX_BYTES) -> Registered:
         name=name,
         definition=definition,
         factory=tool.factory,
+        previewer=instance if hasattr(instance, "preview") else None,
         effect=effect,
         has_effects=effect.has_effects,
         capabilities=capabilities,

@@ -25,6 +25,7 @@ from callgate.core.errors import (
     ToolHostUnavailable,
     ToolPermissionDenied,
     ToolProtocolError,
+    add_details,
 )
 from callgate.core.pacing.backpressure import Backpressure
 from callgate.core.sessions import Mode, Session, pool_workspace
@@ -242,5 +243,5 @@ def _with_partial(stopped: Stopped) -> ToolError:
     error = stopped.error
     if stopped.partial is not None:
         texts = [each.text for each in stopped.partial.content if isinstance(each, TextBlock)]
-        error.details = {**(error.details or {}), "partial_output": "\n".join(texts)}
+        error.details = add_details(error.details, partial_output="\n".join(texts))
     return error

@@ -11,7 +11,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from callgate.core import errors
-from callgate.core.errors import GENERIC_FAILURE, ToolError, ToolErrorClass
+from callgate.core.errors import GENERIC_FAILURE, ToolError, ToolErrorClass, add_details
 from callgate.protocol.host_v1.frames import Failure
 
 _LONGEST_TYPE = 128
@@ -56,7 +56,7 @@ def to_failure(error: ToolError, stack: str | None = None) -> Failure:
         detail=error.message if error.is_user_visible else GENERIC_FAILURE,
         stack=stack,
         reason=error.reason,
-        details=UNSET if error.details is None else dict(error.details),
+        details=UNSET if error.details is None else error.details,
     )
 
 
@@ -67,5 +67,11 @@ def to_error(failure: Failure, *, trusted: bool = False) -> ToolError:
         kind = errors.WorkspaceEscapeError
     details = None if failure.details is UNSET else failure.details
     if not trusted:  # its own word for what went wrong, which may say more than ours
-        details = {**(details or {}), "type": failure.type[:_LONGEST_TYPE]}
-    return kind(failure.detail or GENERIC_FAILURE, reason=failure.reason, details=details)
+        details = add_details(details, type=failure.type[:_LONGEST_TYPE])
+    is_hidden = failure.detail in ("", GENERIC_FAILURE)
+    return kind(
+        failure.detail or GENERIC_FAILURE,
+        reason=failure.reason,
+        details=details,
+        is_user_visible=not is_hidden,
+    )

@@ -312,7 +312,8 @@ class Failure(_Part, frozen=True, kw_only=True):
     stack: str | None = None
     """For logs alone."""
     reason: str | None = None
-    details: Object | UnsetType = UNSET
+    details: Any = UNSET
+    """Any JSON value, for programs."""
 
 
 class Failed(_Frame, frozen=True, kw_only=True):

@@ -3,8 +3,9 @@
 A `part` may be anything; four shapes of it, with nothing beside them, mean more:
 
     {"progress": {"message"?, "fraction"?}}      {"log": {"level"?, "message"}}
-    {"text": "...", "stream"?}                   {"artifact": {"mime_type", "name"?, ...}}
+    {"text": "...", "stream": "..."}             {"artifact": {"mime_type", "name"?, ...}}
 
+A text without a known stream is a part as any other: a host may have its own meaning for it.
 Events of other types are for the log.
 """
 
@@ -53,10 +54,9 @@ def to_event(event: Event) -> tuple[str, dict[str, Any]]:
         case {"log": dict() as told} if len(payload) == 1:
             level, message = told.get("level", "info"), told.get("message", "")
             return LOG, {"level": str(level), "message": str(message)}
-        case {"text": str() as text} if payload.keys() <= {"text", "stream"}:
-            stream = payload.get("stream")
-            known = stream if type(stream) is str and stream in _STREAMS else "text"
-            return OUTPUT_DELTA, {"stream": known, "text": text}
+        case {"text": str() as text, "stream": str() as stream} if len(payload) == 2:
+            if stream in _STREAMS:
+                return OUTPUT_DELTA, {"stream": stream, "text": text}
         case {"artifact": dict() as told} if len(payload) == 1:
             return ARTIFACT, told
     return PART, {"payload": payload}

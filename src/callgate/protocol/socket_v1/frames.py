@@ -213,7 +213,7 @@ class Artifact(_Part, frozen=True, kw_only=True, tag_field="kind", tag="artifact
 
 class Part(_Part, frozen=True, kw_only=True, tag_field="kind", tag="part"):
     part: Any
-    """A piece of a host's result that is no text, as the host sent it."""
+    """A piece of a host's result, as the host sent it."""
 
 
 Happening = Progress | Log | PartialText | Artifact | Part

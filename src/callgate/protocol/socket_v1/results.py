@@ -1,10 +1,12 @@
 """A call's result as the envelope of the socket protocol.
 
-The runtime's own keys in `meta` and `details` stand above those that a tool chose alike.
+The runtime's own keys in `meta` and `details` stand above those that a tool chose alike. Details
+that are not an object are sent as they are, and the runtime's keys are then in `meta.errorInfo`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -95,16 +97,30 @@ def _meta(result: ToolResult) -> dict[str, Any]:
         meta["partial"] = True
     if result.truncated:
         meta["truncated"] = True
+    if result.error is not None and not _has_fields(result.error):
+        meta["errorInfo"] = _own_fields(result.error)
     return meta
 
 
-def _failure(error: ErrorInfo) -> Failure:
-    details = {**(error.details or {}), "errorClass": error.error_class}
+def _has_fields(error: ErrorInfo) -> bool:
+    """Whether the runtime's keys can stand in the details."""
+    return error.details is None or isinstance(error.details, Mapping)
+
+
+def _own_fields(error: ErrorInfo) -> dict[str, Any]:
+    fields: dict[str, Any] = {"errorClass": error.error_class}
     if error.reason is not None:
-        details["reason"] = error.reason
+        fields["reason"] = error.reason
     if error.correlation_id is not None:
-        details["correlationId"] = error.correlation_id
-    code = details.get("code")  # which a tool may choose for its own failure
+        fields["correlationId"] = error.correlation_id
+    return fields
+
+
+def _failure(error: ErrorInfo) -> Failure:
+    details = error.details
+    if _has_fields(error):
+        details = {**error.detail_fields, **_own_fields(error)}
+    code = error.detail_fields.get("code")  # which a tool may choose for its own failure
     if isinstance(code, str) and code in _CODE_NAMES:
         wire_code = Code(code)
     else:

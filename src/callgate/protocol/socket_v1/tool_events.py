@@ -40,10 +40,7 @@ def happening(event: Event) -> Happening | None:
             level = _LEVELS.get(str(payload.get("level")), "info")
             return Log(level=level, message=_text(payload, "message") or "")
         case "tool.part":  # a piece of a host's result, of any shape
-            part = payload.get("payload")
-            if isinstance(part, str):
-                return PartialText(text=part)
-            return Part(part=part)
+            return Part(part=payload.get("payload"))
         case "tool.artifact":
             return _artifact(payload)
     return None

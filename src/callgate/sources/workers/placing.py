@@ -82,7 +82,9 @@ class PooledCalls:
         enclosure = None
         if located.enclosure is not None:
             enclosure = msgspec.convert(located.enclosure, Enclosure)
-        tool = msgspec.structs.replace(subject.tool, factory=partial(WorkerTool, placed))
+        tool = msgspec.structs.replace(
+            subject.tool, factory=partial(WorkerTool, placed), previewer=WorkerTool(placed)
+        )
         return Subject(tool, subject.checked, located.resolved_paths, enclosure, located.named)
 
     def refusal(self, tool: Registered, pool: PoolWorkspace) -> str | None:

@@ -57,7 +57,7 @@ class Problem(Exception):
         message: str,
         reason: str,
         *,
-        details: Mapping[str, Any] | None = None,
+        details: Any = None,
         headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         super().__init__(message)
@@ -175,7 +175,7 @@ def problem_of(error: Exception) -> Problem | None:
         case ModelError():
             return invalid(error.message, f"model_{error.kind}")
         case ToolError():
-            info = ErrorInfo.of(error)
+            info = ErrorInfo.of(error, "")
             reason = info.reason or str(error.error_class)
             return Problem(
                 STATUSES[error.error_class],

@@ -45,13 +45,13 @@ def _ensure_of_tool(error: ErrorInfo, name: str, modern: bool) -> None:
         raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {name[:200]}")
     if modern and error.reason == LACKS:
         raise MCPError(
-            types.MISSING_REQUIRED_CLIENT_CAPABILITY, error.message, dict(error.details or {})
+            types.MISSING_REQUIRED_CLIENT_CAPABILITY, error.message, dict(error.detail_fields)
         )
 
 
 def error_of(error: ToolError, uri: str | None = None) -> MCPError:
     """A refusal or a failure where there is no tool whose result could say so."""
-    info = ErrorInfo.of(error)
+    info = ErrorInfo.of(error, "")
     details = {"class": str(info.error_class), "reason": info.reason}
     if uri is not None:
         details["uri"] = uri

@@ -44,7 +44,7 @@ class _ServerRequests:
             caller=CallerKind.MCP,
         )
         result = await here.run(call)
-        if result.error is not None and (result.error.details or {}).get("code") in _UNKNOWN:
+        if result.error is not None and result.error.detail_fields.get("code") in _UNKNOWN:
             return None
         answer: dict[str, Any] = value_of(result)
         return answer

@@ -69,7 +69,7 @@ async def explain_call(context: Context, request: Request) -> Explained:
     try:
         subject, decision = context.runtime.explain(call)
     except ToolError as error:
-        return Explained(outcome=None, ends_before=ErrorInfo.of(error))
+        return Explained(outcome=None, ends_before=ErrorInfo.of(error, body.tool))
     used_by = structs.replace(session, id=body.session or session.id)
     supposed = structs.replace(call, session=used_by)
     budgets = await context.runtime.forecast_budgets(supposed, subject, decision)
