@@ -212,6 +212,8 @@ class Tables:
 class MemoryStore:
     """Implements `core.stores.Store`."""
 
+    lease = None
+
     def __init__(self, tables: Tables | None = None) -> None:
         self.owner = "own_" + ulid()
         self.tables = tables if tables is not None else Tables()

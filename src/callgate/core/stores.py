@@ -32,6 +32,8 @@ committed again and are never applied twice. `str(error)` is safe to show to a p
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload
@@ -120,9 +122,39 @@ B = TypeVar("B")
 C = TypeVar("C")
 
 
+class Lease:
+    """How long this process may rely on owning its sessions without asking the store.
+
+    Other processes take sessions over from a process that was silent for some time, because it was
+    stopped or cut off. Safe to use in several threads.
+    """
+
+    def __init__(self, lasts_s: float) -> None:
+        self._lasts_s = lasts_s
+        self._until = -math.inf
+
+    @staticmethod
+    def now() -> float:
+        """Return the time by a clock that runs on while the process or the machine is suspended."""
+        return time.clock_gettime(_CLOCK)
+
+    def renew(self, at: float) -> None:
+        """Others have heard of this process; `at` is a time before that."""
+        self._until = at + self._lasts_s
+
+    @property
+    def is_valid(self) -> bool:
+        return self.now() < self._until
+
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class Store(Protocol):
     owner: str
     """Names this process, and no other one ever, as the owner of sessions and calls."""
+    lease: Lease | None
+    """None: no living process loses its sessions, stopped or not."""
 
     @property
     def is_dead(self) -> bool:
@@ -342,6 +374,13 @@ class AnswerMismatch(StoreError):
     def __init__(self, id: str) -> None:
         super().__init__(f"The answer is not for the arguments that confirmation {id} shows.")
         self.id = id
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether an error says that another process has, or may have, taken over the session."""
+    return isinstance(error, StaleOwner) or (
+        isinstance(error, StoreUnwritable) and error.reason is Trouble.TAKEN_FOR_DEAD
+    )
 
 
 class Trouble(StrEnum):

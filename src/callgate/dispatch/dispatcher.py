@@ -251,7 +251,7 @@ class ToolDispatcher:
         if journal.is_stored:
             if isinstance(running.context, CallContext):
                 await running.context.artifacts_synced()
-            await journal.settled()
+            result = await journal.settled(result)
         elif self.files.share is not None and isinstance(running.context, CallContext):
             running.context.share_artifacts()
         return result

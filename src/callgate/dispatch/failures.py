@@ -9,6 +9,13 @@ from callgate.core.errors import ToolError, ToolPermissionDenied
 from callgate.core.stores import StoreError
 from callgate.redaction.texts import redact
 
+OUTCOME_UNKNOWN = "outcome_unknown"
+"""Reason of a call whose server lost its session."""
+UNKNOWN = (
+    "Another server took over the session while the call ran. Whether the call took effect is not "
+    "known: check before you repeat it."
+)
+
 
 def log_failure(
     log: logging.Logger, error: BaseException, message: str, *arguments: object

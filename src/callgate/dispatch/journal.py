@@ -24,6 +24,7 @@ from callgate.core.calls import ToolCall
 from callgate.core.content import ContentBlock, TextBlock
 from callgate.core.errors import (
     ToolError,
+    ToolExecutionError,
     ToolPermissionDenied,
     ToolProtocolError,
     ToolShuttingDown,
@@ -42,14 +43,14 @@ from callgate.core.events import (
     EventSink,
 )
 from callgate.core.ids import ulid
-from callgate.core.ops import FinishCall, StartCall
+from callgate.core.ops import CallReceipt, FinishCall, StartCall
 from callgate.core.results import ErrorInfo, ToolResult
-from callgate.core.stores import CallMismatch, StoreError
+from callgate.core.stores import CallMismatch, StoreError, is_lost
 from callgate.core.tools import ToolOutput
 from callgate.dispatch import call_records
 from callgate.dispatch.call_records import CallEnd
 from callgate.dispatch.contents import completed_result, failed_result, handled
-from callgate.dispatch.failures import unkept
+from callgate.dispatch.failures import OUTCOME_UNKNOWN, UNKNOWN, unkept
 from callgate.dispatch.permission import questions
 from callgate.dispatch.permission.confirmations import Answer, Closed, Confirmation
 from callgate.dispatch.record_writer import RecordWriter, log_unwritten
@@ -323,7 +324,10 @@ class Journal(msgspec.Struct, eq=False):
             self._confirmation_id,
             self._answer,
         )
-        if self._owner_in_store is None:
+        owner = self._owner_in_store
+        if owner is None and self._log.lease is not None:
+            owner = self._log.doubtful_owner
+        if owner is None:
             if self._records is not None:
                 audit = self._records.audit
                 record = call_records.audit_line(self._call, findings, end, audit.key)
@@ -334,7 +338,7 @@ class Journal(msgspec.Struct, eq=False):
             self._log.append(self._call.session, event)
             self._sink.emit(event)
         else:
-            self._finish(self._owner_in_store, findings, end)
+            self._finish(owner, findings, end)
             self._tell(event)
 
     def _finish(self, owner: str, findings: Findings, end: CallEnd) -> None:
@@ -344,20 +348,31 @@ class Journal(msgspec.Struct, eq=False):
             self._end = self._log.commit(call.session, op, insist=True)
         else:
             record = call_records.audit_line(call, findings, end, self._records.audit.key)
-            self._end = self._records.finish(call.session, op, record)
+            has_row = self._owner_in_store is not None
+            self._end = self._records.finish(call.session, op, record, has_effects=has_row)
 
-    async def settled(self) -> None:
-        """Wait until the end of a call with effects and its audit line are on the disk.
+    async def settled(self, result: ToolResult) -> ToolResult:
+        """Wait until the end of a call with effects and its audit line are on the disk, and return
+        the answer for its caller: `result`, or that this process lost the session.
 
-        What happened has happened: where the end cannot be written now, it is written later,
-        and the caller is answered all the same.
+        Where the end cannot be written now, it is written later, and the caller is answered all
+        the same.
         """
         if self._end is None:
-            return
+            return result
         try:
-            await self._end
+            ended = await self._end
         except Exception as error:  # whatever is wrong with the store, the call has ended
             _log.error("the end of call %s is not on the disk: %s", self._call.id, error)
+            ended = not is_lost(error)
+        if isinstance(ended, CallReceipt):  # without an audit log
+            ended = ended.applied
+        return result if ended else self._unknown(result)
+
+    def _unknown(self, result: ToolResult) -> ToolResult:
+        error = ToolExecutionError(UNKNOWN, reason=OUTCOME_UNKNOWN)
+        info = ErrorInfo.of(error, correlation_id=self._call.id)
+        return failed_result(self._call, info, [TextBlock(info.message)], result.duration_ms)
 
 
 def _ms_since(moment: float) -> float:

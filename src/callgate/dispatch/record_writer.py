@@ -4,6 +4,10 @@
       one transaction, with the                                    |
       record in the outbox                                         +--> ClearOutbox, some time later
 
+Where the store says that another process has ended the call, or owns its session, that process
+owes the line, and the caller is told that the outcome is unknown. The same holds where nothing can
+be committed and the lease on the session is over.
+
 A line is derived from what the store holds. A process that is killed in between leaves its
 records in the outbox, and the next one that looks writes the lines that are missing
 (`sessions.recovery`). Where the store cannot be written, the line is written all the same: it is
@@ -21,9 +25,12 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from callgate.audit.records import CallRecord, encode
+from callgate.core.errors import ToolErrorClass
+from callgate.core.events import FAILED
 from callgate.core.ops import CallReceipt, ClearOutbox, FinishCall
 from callgate.core.sessions import Session
-from callgate.core.stores import StaleOwner
+from callgate.core.stores import is_lost
+from callgate.dispatch.failures import OUTCOME_UNKNOWN, UNKNOWN
 from callgate.events.log import SessionLog
 
 CLEAR_S = 0.5
@@ -44,7 +51,7 @@ class Recorder(Protocol):
     def request_sync(self) -> Future[None]: ...
 
 
-_Written = tuple[tuple[str, ...], "asyncio.Future[None]"]
+_Written = tuple[tuple[str, ...], "asyncio.Future[bool]"]
 """The calls whose lines were written together, and whom to tell when they are synced."""
 
 
@@ -63,16 +70,20 @@ class RecordWriter:
         """By the sync that covers their lines: one wake-up of the event loop for all of them."""
         self._unwritten: list[CallRecord] = []
 
-    def finish(self, session: Session, end: FinishCall, record: CallRecord) -> asyncio.Future[None]:
+    def finish(
+        self, session: Session, end: FinishCall, record: CallRecord, *, has_effects: bool = True
+    ) -> asyncio.Future[bool]:
         """Commit the end of a call, then write its line. Done when both are, or cannot be.
 
-        Whoever waits for it may be cancelled: both are done all the same.
+        False if this process lost the session: the outcome is unknown to it. Whoever waits for it
+        may be cancelled: both are done all the same. `has_effects`: else nobody else knows of the
+        call, and its line is written in any case.
         """
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._pending += 1
         op = replace(end, record=encode(record).decode())
         commit = self._log.commit(session, op, insist=True)
-        commit.add_done_callback(partial(self._committed, record, done))
+        commit.add_done_callback(partial(self._committed, record, done, has_effects))
         return done
 
     async def close(self) -> None:
@@ -84,16 +95,23 @@ class RecordWriter:
             await self._idle
 
     def _committed(
-        self, record: CallRecord, done: asyncio.Future[None], commit: asyncio.Future[CallReceipt]
+        self,
+        record: CallRecord,
+        done: asyncio.Future[bool],
+        has_effects: bool,
+        commit: asyncio.Future[CallReceipt],
     ) -> None:
         error = commit.exception()
         if error is not None:
             _log.error("the end of call %s is not on the disk: %s", record.call_id, error)
+        is_ours = self._is_ours(commit, has_effects=has_effects)
+        if not is_ours and not has_effects:
+            record.error_class = ToolErrorClass.EXECUTION_ERROR
+            record.end, record.reason, record.result = FAILED, OUTCOME_UNKNOWN, UNKNOWN
         # If another process has ended the call, it owes the record too.
-        is_owed = (error is None and not commit.result().applied) or isinstance(error, StaleOwner)
-        written = () if is_owed else self._append(record)
-        if not written:
-            self._settle(done)
+        written = self._append(record) if is_ours or not has_effects else ()
+        if not written or not is_ours:  # nobody waits for the disk to learn that it is unknown
+            self._settle(done, is_ours=is_ours)
             return
         sync = self.audit.request_sync()
         waiting = self._syncing.get(sync)
@@ -101,6 +119,16 @@ class RecordWriter:
             waiting = self._syncing[sync] = []
             sync.add_done_callback(partial(self._wake, asyncio.get_running_loop()))
         waiting.append((written, done))
+
+    def _is_ours(self, commit: asyncio.Future[CallReceipt], *, has_effects: bool) -> bool:
+        """Whether the call has ended as this process says, as far as it can know."""
+        error = commit.exception()
+        if error is None:
+            return commit.result().applied
+        if is_lost(error):
+            return False
+        # An end that could not be committed: until the lease is over, nobody else writes another.
+        return not has_effects or self._log.doubtful_owner is None
 
     def _append(self, record: CallRecord) -> tuple[str, ...]:
         """Write what waits to be written; the calls whose lines are in the log now."""
@@ -132,10 +160,10 @@ class RecordWriter:
                 _log.critical("the audit lines of %s are not on the disk: %s", names, error)
             self._settle(done)
 
-    def _settle(self, done: asyncio.Future[None]) -> None:
+    def _settle(self, done: asyncio.Future[bool], *, is_ours: bool = True) -> None:
         self._pending -= 1
         if not done.done():  # else whoever waited was cancelled
-            done.set_result(None)
+            done.set_result(is_ours)
         if self._idle is not None and not self._pending:
             self._idle.set_result(None)
             self._idle = None

@@ -32,6 +32,7 @@ from callgate.core.ops import (
 )
 from callgate.core.sessions import Session
 from callgate.core.stores import (
+    Lease,
     SessionLocked,
     SessionNotFound,
     StaleOwner,
@@ -39,6 +40,7 @@ from callgate.core.stores import (
     StoreClosed,
     StoreError,
     StoreUnwritable,
+    is_lost,
 )
 from callgate.core.task_sets import start_task
 
@@ -123,6 +125,8 @@ class SessionLog:
     ) -> None:
         self._open_store = open_store
         self._store: Store | None = None
+        self.lease: Lease | None = None
+        """Of the store, once it is open; None where no session of a living process is lost."""
         self._failure: StoreError | None = None
         """Why there is no store and will be none."""
         self._opening: asyncio.Task[None] | None = None
@@ -229,6 +233,13 @@ class SessionLog:
         self._sessions.pop(session_id, None)
 
     @property
+    def doubtful_owner(self) -> str | None:
+        """Name this process in the store, if others may have taken over its sessions meanwhile."""
+        if self._store is None or self.lease is None or self.lease.is_valid:
+            return None
+        return self._store.owner
+
+    @property
     def is_dead(self) -> bool:
         """Whether other processes took this one for dead: nothing more can be written."""
         return self._store is not None and self._store.is_dead
@@ -297,6 +308,7 @@ class SessionLog:
     async def _opened(self) -> None:
         try:
             self._store = await self._open_store()
+            self.lease = self._store.lease
         except StoreError as error:
             _log.error("nothing is kept: %s", error)
             self._failure = error
@@ -365,7 +377,7 @@ class SessionLog:
     def _write(self, logged: _LoggedSession, events: list[Event], waited: _Waited | None) -> None:
         failure = self._failure or logged.lost
         if failure is not None:
-            self._has_gap |= isinstance(failure, StaleOwner)
+            self._has_gap |= is_lost(failure)
             _tell(waited, failure)
             return
         assert self._store is not None
@@ -415,15 +427,15 @@ class SessionLog:
             return
         if making:
             logged.stored = False
-        if isinstance(error, StoreUnwritable):
+        if isinstance(error, StoreUnwritable) and not is_lost(error):
             self._keep(logged, events, waited)
         elif isinstance(error, SessionNotFound) and logged.fence is None:
             logged.stored = False  # what should have made it could not be written
             self._keep(logged, events, waited)
-        elif isinstance(error, _NOT_OURS):
+        elif isinstance(error, _NOT_OURS) or is_lost(error):
             _log.error("nothing more is written about session %s: %s", logged.session.id, error)
             logged.lost = error
-            self._has_gap |= isinstance(error, StaleOwner)
+            self._has_gap |= is_lost(error)
         elif events:  # it is the op that was wrong, not what was said before it
             self._write(logged, events, None)
         _tell(waited, error)

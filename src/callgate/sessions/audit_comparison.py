@@ -5,7 +5,9 @@
 In this order, living processes are never taken for ones that lost something: a record leaves the
 outbox once its line is written, and the events of a process may follow its lines, also after its
 death until somebody recovers it, which a read-only home prevents. What was
-written before records were committed with the end of their calls is not judged.
+written before records were committed with the end of their calls is not judged. Two records of
+one call that disagree are reported for ever: by what they say, or by the note that was made of them
+when the later one was found.
 
 Of a call that is as it should be, two numbers are kept in memory; of a session, one.
 """
@@ -30,7 +32,7 @@ from callgate.audit.verify import Problem
 from callgate.core.events import EVENTS_PRUNED, TERMINAL, Event
 from callgate.core.stored import StoredSession
 from callgate.core.stores import SessionNotFound, Store
-from callgate.sessions.homes import MOVED, NOTE
+from callgate.sessions.homes import MOVED, NOTE, SUPERSEDED
 
 MOST = 100
 """Problems that are listed."""
@@ -40,6 +42,7 @@ _PAGE = 1_000
 _HASH_BYTES = 7
 """Too few to be met by chance in a log of any size, and still a small number."""
 _HAS_LINE, _HAS_RIGHT_LINE = 1, 2
+_OTHERWISE = "ended otherwise in the store"
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -77,6 +80,7 @@ async def compare(
     await comparison.read_store()
     await comparison.read_logs()
     if is_whole:
+        comparison.report_dropped()
         await comparison.find_missing()
     await comparison.judge_unknown()
     return Comparison(len(comparison.ends), tuple(comparison.problems[:MOST]))
@@ -92,6 +96,8 @@ class _Comparison:
         self._directories = [directory, *(each for _, each in others)]
         self._notes: dict[str, str] = {}
         """By line: why it is not as the store has it."""
+        self._noted: set[str] = set()
+        """Lines that contradict the store, by their notes, and that no log has shown yet."""
         self._key = os.urandom(16)
         """Nobody can choose ids that are the same to us."""
         self.ends: dict[int, int] = {}
@@ -118,6 +124,7 @@ class _Comparison:
 
     async def read_notes(self) -> None:
         self._notes = {each.name: each.value for each in await self._store.entries(NOTE)}
+        self._noted = {line for line, why in self._notes.items() if why == SUPERSEDED}
 
     async def read_logs(self) -> None:
         for path in self._logs:
@@ -127,19 +134,28 @@ class _Comparison:
         for line in _lines(path):
             call, id = self._hash(line.record.call_id), self._hash(line.record.id)
             end = self.ends.get(call)
+            self._noted.discard(line.record.id)
+            if self._notes.get(line.record.id) == SUPERSEDED:
+                self.problems.append(line.problem(_OTHERWISE))
+                self.ends[call] = _HAS_LINE if end is None else end | _HAS_LINE
+                continue
             if end is None:
                 if await self._may_be_wrong(line.record):
                     self._unknown.append(line)
                 continue
             if end >> 2 != id:
-                if line.record.id in self._notes:
-                    continue
-                self.problems.append(line.problem("ended otherwise in the store"))
+                self.problems.append(line.problem(_OTHERWISE))
                 self.ends[call] = end | _HAS_LINE
                 continue
             if end & _HAS_RIGHT_LINE and self._notes.get(line.record.id) != MOVED:
                 self.problems.append(line.problem("has a line before this one"))
             self.ends[call] = end | _HAS_LINE | _HAS_RIGHT_LINE
+
+    def report_dropped(self) -> None:
+        """Report the lines that contradicted the store and were dropped from the logs since."""
+        for line in sorted(self._noted):
+            message = f"line {line}, which was dropped, told another end than the store"
+            self.problems.append(Problem(self._path, 0, message))
 
     async def find_missing(self) -> None:
         """Ends without a line, which are looked up again by what they are called."""

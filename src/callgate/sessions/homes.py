@@ -8,8 +8,9 @@ A home that was copied, id and all, is found out while both are in use (`CopiedH
 the one would count as read by the other.
 
 A home that comes back and one that declares it lost exclude each other: both change one shared
-entry by compare-and-set. Lines that a lost home wrote and the store ended otherwise, and lines
-written for it by another home, get a note, so that `audit verify` does not take them for forgeries.
+entry by compare-and-set. Lines written for a lost home by another one get a note, so that `audit
+verify` does not take them for forgeries. So do lines of calls that the store ended otherwise: these
+are reported for ever, also when the rows of the call are pruned.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from callgate.core.stores import (
     Behind,
     EventPage,
     Hint,
+    Lease,
     SessionPage,
     Snapshot,
     StoreClosed,
@@ -73,6 +74,8 @@ class Reads(Protocol[D]):
 
 class ThreadedStore(Generic[C]):
     """Belongs to the event loop in which it was opened."""
+
+    lease: Lease | None = None
 
     def __init__(self, reads: Reads[C], owner: str | None) -> None:
         self.owner = owner or owner_id()

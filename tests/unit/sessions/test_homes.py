@@ -15,6 +15,8 @@ from callgate.audit.keys import read_key
 from callgate.audit.verify import verify
 from callgate.core.events import CALLED, COMPLETED, FAILED, TERMINAL
 from callgate.core.ids import home_of, owner_id
+from callgate.core.ops import DeleteSession
+from callgate.sessions.audit_comparison import compare
 from callgate.sessions.homes import GONE, HOME, HomeIdentity, declare_home, lost_owners
 from tests.memory_store import MemoryStore, Tables
 from tests.unit.gate.lives import mark
@@ -101,6 +103,31 @@ async def test_what_a_lost_home_left_open_ends_as_interrupted_and_stays_so(site:
     assert await site.ends(hanging["session"]) == [INTERRUPTED]
     assert await site.ends(answered["session"]) == [INTERRUPTED], "a call has two ends"
     assert len(site.lines(b)) == 2
+
+
+async def test_a_line_that_contradicts_the_store_is_reported_for_ever(site: Site) -> None:
+    a, b = site.home("a"), site.home("b", lost_after_minutes=0)
+    answered = await site.die("answered", a)
+    for _ in range(2):  # the first look notes that it is gone
+        await site.look(b)
+
+    async def problems() -> list[str]:
+        others = [(str(b / "audit.jsonl"), str(b / "run"))]
+        async with site.store() as store:
+            found = await compare(store, str(a / "audit.jsonl"), str(a / "run"), others=others, is_shared=True)
+        return [each.what for each in found.problems]
+
+    otherwise = [f"call {answered['call']} ended otherwise in the store"]
+    assert await problems() == otherwise
+    for _ in range(2):  # it comes back, and once more
+        await site.look(a)
+        assert await problems() == otherwise
+    async with site.store() as store:
+        await store.commit(DeleteSession(session=answered["session"]))
+    assert await problems() == otherwise, "the note stays when the rows are gone"
+    (line,) = [each for each in site.lines(a) if each.call_id == answered["call"]]
+    (a / "audit.jsonl").unlink()
+    assert await problems() == [f"line {line.id}, which was dropped, told another end than the store"]
 
 
 async def test_a_home_that_lives_is_waited_for(site: Site) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import psycopg
 
-from callgate.core.stores import StoreError
+from callgate.core.stores import Lease, StoreError
 from callgate.storage.postgres import owners
 from callgate.storage.postgres.connections import Connection, readable
 from callgate.storage.postgres.location import PostgresLocation
@@ -46,7 +46,9 @@ class Listener:
         owner: str,
         tell: Tell,
         taken_for_dead: Callable[[], None],
+        lease: Lease,
     ) -> None:
+        self._lease = lease
         self._location = location
         self._owner = owner
         self._tell = tell
@@ -159,7 +161,10 @@ class Listener:
             self._kept = None
 
     def _declare(self, db: Connection) -> None:
-        if not owners.declare(db, self._owner, FORMAT):
+        at = Lease.now()
+        if owners.declare(db, self._owner, FORMAT):
+            self._lease.renew(at)
+        else:
             self._taken_for_dead()
 
     def _listen(self, db: Connection) -> None:
@@ -214,7 +219,10 @@ class Listener:
         return changed
 
     def _beat(self, db: Connection) -> None:
-        if not owners.beat(db, self._owner):
+        at = Lease.now()
+        if owners.beat(db, self._owner):
+            self._lease.renew(at)
+        else:
             migrate(db)  # raises if it was because the tables are too new for us
             self._taken_for_dead()
 

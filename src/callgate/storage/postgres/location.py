@@ -23,9 +23,11 @@ class PostgresLocation(msgspec.Struct, frozen=True, kw_only=True):
     """How long a statement may take before the database counts as unreachable."""
     silent_s: float = 30.0
     """A process that holds its lock, but has not been heard of for so long, counts as gone."""
+    stopped_s: float = 7.0
+    """The same where another process was heard of all the time: the database was not the cause."""
     grace_s: float = 15.0
     """After a restart or failover of the database: how long processes have to come back."""
-    beat_s: float = 5.0
+    beat_s: float = 2.0
     readers: int = 2
 
     def __post_init__(self) -> None:

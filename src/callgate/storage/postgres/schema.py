@@ -181,13 +181,23 @@ drop table cg.secrets;
 encrypted, as entries of kind `secret`. A program of format 1 would write plain keys again."""
 
 
+WITNESSES = """
+alter table cg.owners add column steady_since timestamptz not null default clock_timestamp();
+"""
+"""Since when a process was heard of without a pause."""
+
+
 class Migration(NamedTuple):
     sql: str
     oldest: int
     """The oldest format whose programs work with the tables after it."""
 
 
-MIGRATIONS: tuple[Migration, ...] = (Migration(FIRST, 1), Migration(EXPOSED_KEYS, 2))
+MIGRATIONS: tuple[Migration, ...] = (
+    Migration(FIRST, 1),
+    Migration(EXPOSED_KEYS, 2),
+    Migration(WITNESSES, 2),
+)
 FORMAT = len(MIGRATIONS)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from callgate.core.stored import OutboxRecord
-from callgate.core.stores import PAGE, StoreUnreadable, StoreUnwritable, Trouble
+from callgate.core.stores import PAGE, Lease, StoreUnreadable, StoreUnwritable, Trouble
 from callgate.core.task_sets import start_task
 from callgate.storage.commits import Commit, Outcome
 from callgate.storage.owners import Owners
@@ -51,9 +51,18 @@ class PostgresStore(ThreadedStore[Connection]):
         self.location = location
         local = None if home is None else Owners(os.path.join(home, "run"), self.owner)
         self._local = local
-        self._listener = Listener(location, self.owner, self._from_others, self._taken_for_dead)
+        self.lease = Lease(min(location.stopped_s, location.silent_s))
+        self._listener = Listener(
+            location, self.owner, self._from_others, self._taken_for_dead, self.lease
+        )
         self._writer = Writer(
-            location, self.owner, local, self._listener, self._from_writer, before_commit
+            location,
+            self.owner,
+            local,
+            self._listener,
+            self._from_writer,
+            before_commit,
+            self.lease,
         )
         self._readers = Readers(location)
         self._in_flight: dict[int, Commit] = {}

@@ -36,7 +36,7 @@ from callgate.core.ops import (
     UpdateSession,
     UseGrant,
 )
-from callgate.core.stores import StoreError, StoreUnwritable, Trouble
+from callgate.core.stores import Lease, StoreError, StoreUnwritable, Trouble
 from callgate.storage.commits import BatchWriter, Commit, Outcome, Tell, apply_all
 from callgate.storage.owners import Owners
 from callgate.storage.postgres import owners
@@ -84,6 +84,7 @@ class Writer(BatchWriter):
         listener: Listener,
         tell: Tell,
         before_commit: Callable[[], None],
+        lease: Lease,
     ) -> None:
         """`local` says to the processes of this machine that this one lives."""
         super().__init__(tell, before_commit)
@@ -91,6 +92,7 @@ class Writer(BatchWriter):
         self._location = location
         self._owner = owner
         self._local = local
+        self._lease = lease
         self._listener = listener
         self._db: Connection | None = None
         self._rows = PostgresRows(self._connect)
@@ -281,6 +283,7 @@ class Writer(BatchWriter):
     def _prepare(self, db: Connection) -> None:
         """Nothing is committed before others can see that this process lives."""
         migrate(db)
+        at = Lease.now()
         if db.is_direct:
             alive = owners.declare(db, self._owner, FORMAT)
             self._listener.start()
@@ -291,6 +294,7 @@ class Writer(BatchWriter):
         if not alive:
             self.is_dead = True
             raise StoreUnwritable(self._location.place, Trouble.TAKEN_FOR_DEAD)
+        self._lease.renew(at)
 
     def _disconnect(self) -> None:
         db, self._db = self._db, None
