@@ -137,7 +137,8 @@ class _Comparison:
             self._noted.discard(line.record.id)
             if self._notes.get(line.record.id) == SUPERSEDED:
                 self.problems.append(line.problem(_OTHERWISE))
-                self.ends[call] = _HAS_LINE if end is None else end | _HAS_LINE
+                if end is not None:
+                    self.ends[call] = end | _HAS_LINE
                 continue
             if end is None:
                 if await self._may_be_wrong(line.record):

@@ -12,9 +12,10 @@ from callgate.audit.records import CallRecord
 from callgate.core.effects import SideEffects
 from callgate.core.events import TERMINAL
 from callgate.core.ops import FinishCall, Reap
+from callgate.core.results import ToolResult
 from callgate.core.sessions import Mode
 from callgate.core.stored import CallState, OutboxRecord
-from callgate.core.stores import StoreUnwritable, Trouble
+from callgate.core.stores import Lease, StaleOwner, StoreError, StoreUnwritable, Trouble
 from tests.memory_store import MemoryStore
 from tests.support import Bench, make_tool
 
@@ -48,7 +49,7 @@ def bench() -> Bench:
             self.store = Store(self.tables)
             return self.store
 
-    return Held("/", make_tool("put", SideEffects.WRITE), mode=Mode.WRITE)
+    return Held("/", make_tool("put", SideEffects.WRITE), make_tool("look", SideEffects.NONE), mode=Mode.WRITE)
 
 
 async def test_the_line_is_written_once_the_end_is_committed_and_then_the_caller_is_answered(bench: Any) -> None:
@@ -90,10 +91,63 @@ async def test_a_call_that_another_process_ended_has_no_second_line(bench: Any) 
     del bench.tables.living[bench.store.owner]  # taken for dead
     await other.commit(Reap(owner=bench.store.owner, at=1.0))
     bench.store.held.set()
-    assert (await call).ok
+    assert unknown(await call)
     assert bench.recorder.records == []
     (row,) = await other.outbox(of_dead=True)
     assert msgspec.json.decode(row.record)["reason"] == "interrupted"
+
+
+@pytest.mark.parametrize(
+    "error", [StaleOwner("s"), StoreUnwritable("db", Trouble.TAKEN_FOR_DEAD)], ids=["fence", "dead"]
+)
+@pytest.mark.parametrize("is_leased", [True, False])
+async def test_an_end_in_a_session_that_was_lost_is_unknown(bench: Any, error: StoreError, is_leased: bool) -> None:
+    await bench.log.store()
+    bench.log.lease = lease_for(1_000 if is_leased else 0)
+    bench.store.trouble = error
+    assert unknown(await bench.run("put"))
+    assert bench.recorder.records == [], "the process that ended it owes the line"
+
+
+async def test_an_end_that_cannot_be_committed_is_unknown_once_the_lease_is_over(bench: Any) -> None:
+    await bench.log.store()
+    bench.store.trouble = StoreUnwritable("db", Trouble.UNREACHABLE)
+    bench.log.lease = lease_for(1_000)
+    known = await bench.run("put")
+    assert known.ok and len(bench.recorder.records) == 1
+    bench.log.lease = lease_for(0)
+    late = await bench.run("put")
+    assert unknown(late) and len(bench.recorder.records) == 1
+    bench.store.trouble = None
+    await bench.log.flush()
+    assert (await bench.store.get_call(late.call_id)).state is CallState.ENDED, "it is tried again"
+    assert late.call_id in [record.call_id for record in await bench.store.outbox()], "its line is owed"
+
+
+async def test_a_call_without_effects_ends_in_the_store_first_once_the_lease_is_over(bench: Any) -> None:
+    await bench.log.store()
+    bench.log.lease = lease_for(0)
+    result = await bench.run("look")
+    assert result.ok
+    assert (await bench.store.get_call(result.call_id)).state is CallState.ENDED
+    bench.store.trouble = StoreUnwritable("db", Trouble.UNREACHABLE)
+    away = await bench.run("look")
+    assert away.ok, "while the database is away they are answered"
+    bench.store.trouble = StaleOwner("s")
+    lost = await bench.run("look")
+    assert unknown(lost)
+    lines = [(each.call_id, each.reason) for each in bench.recorder.records]
+    assert lines == [(result.call_id, None), (away.call_id, None), (lost.call_id, "outcome_unknown")]
+
+
+def lease_for(seconds: float) -> Lease:
+    lease = Lease(seconds)
+    lease.renew(Lease.now())
+    return lease
+
+
+def unknown(result: ToolResult) -> bool:
+    return not result.ok and result.error is not None and result.error.reason == "outcome_unknown"
 
 
 async def test_a_line_that_could_not_be_written_is_written_with_the_next(bench: Any) -> None:
