@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from callgate.policy.shell_reading import Reading, TooMuch, Word
-from callgate.policy.shell_values import MAX_SEGMENTS, Doubt, Redirect, Segment
+from callgate.policy.shell_values import MAX_SEGMENTS, MAX_TOKENS, Doubt, Redirect, Segment
 from callgate.policy.shell_words import WORD_END, read_here_document, read_word
 
 _OPERATOR = re.compile(r";;&|;;|;&|;|&&|&|\|\||\|&|\|")
@@ -58,12 +58,29 @@ class Draft:
         )
 
 
+class Budget:
+    """The tokens that one command line may still have, in all of its nested texts."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MAX_TOKENS
+
+    def spend(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise TooMuch
+
+
 class TextReader:
     """Reads one text and the texts inside it; all of them share doubts and drafts."""
 
-    def __init__(self, doubts: dict[Doubt, None], drafts: list[Draft]) -> None:
+    def __init__(
+        self, doubts: dict[Doubt, None], drafts: list[Draft], budget: Budget | None = None
+    ) -> None:
         self.doubts = doubts
         self.drafts = drafts
+        self.budget = budget or Budget()
         self.awaited: list[tuple[Draft, Word, bool]] = []
         """Here-documents that begin on the next line: whose, delimiter, tabs stripped."""
 
@@ -84,7 +101,8 @@ class TextReader:
 
     def read_text(self, outer: Reading, text: str) -> None:
         inner = self.inside(outer, text)
-        reader = TextReader(self.doubts, self.drafts)  # its here-documents end with it
+        self.budget.spend()
+        reader = TextReader(self.doubts, self.drafts, self.budget)  # its here-documents end with it
         _ListReader(reader, inner, nested=True, closed_by_end=True).read()
 
     def start_segment(self, reading: Reading, joined_by: str, nested: bool) -> Draft:
@@ -164,6 +182,7 @@ class _ListReader:
 
     def _read_token(self, char: str) -> None:
         reading = self.reading
+        self.texts.budget.spend()
         if char == "\n":
             reading.pos += 1
             self._end_line()

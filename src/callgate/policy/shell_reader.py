@@ -8,6 +8,8 @@ also inside substitutions and compound commands, so that a denied one is recogni
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from callgate.policy.shell_lists import Draft, TextReader
@@ -23,8 +25,12 @@ _SHELL_STATE = frozenset(
 _COMPUTING = _SHELL_STATE | {"[", "test", "printf", "wait"}
 
 
+@lru_cache(maxsize=16)
 def read_command(text: str) -> ParsedCommand:
-    """Read a command line. Never raises; what is not understood is in `doubts`."""
+    """Read a command line. Never raises; what is not understood is in `doubts`.
+
+    One call is evaluated several times (before and after each wait), so the last readings are
+    remembered."""
     doubts: dict[Doubt, None] = {}
     drafts: list[Draft] = []
     if len(text) > MAX_CHARACTERS:

@@ -8,6 +8,8 @@ import msgspec
 
 MAX_CHARACTERS = 65_536
 MAX_SEGMENTS = 1_000
+MAX_TOKENS = 8_192
+"""Words, operators and nested texts together."""
 MAX_DEPTH = 20
 """Beyond any of these nobody can review a command: it is denied, not asked about."""
 

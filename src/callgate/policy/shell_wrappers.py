@@ -109,7 +109,7 @@ class _Search:
         self.known: set[tuple[str, ...]] = set()
         self.read: set[str] = set()
         length = len(segment.text) + sum(map(len, segment.inputs))
-        self.effort_left = 500 + 16 * length
+        self.effort_left = 500 + 4 * length
         """In characters read and words compared; more is more than can be reviewed."""
         self.add(segment.argv, segment.inputs)
         self.add(segment.emptied, segment.inputs)

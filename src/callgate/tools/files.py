@@ -47,6 +47,8 @@ from callgate.workspace.spill import show
 MAX_IMAGE = 5 * 1024 * 1024
 MAX_NAMES = 2_000
 MAX_MATCHES = 100_000
+_SMALL = 64 * 1024
+"""Characters up to which a change is compared on the event loop."""
 _LARGE = 1024 * 1024
 """Bytes from which on a file is taken apart in a thread."""
 
@@ -131,6 +133,13 @@ class ReadFile:
         return self._aside.stop()
 
 
+async def _diff(old: str, new: str, path: str) -> str:
+    """Return the diff; large texts are compared in a thread."""
+    if len(old) + len(new) <= _SMALL:
+        return diff(old, new, path)
+    return await off_loop(diff, old, new, path)
+
+
 class WriteFile:
     definition = ToolDefinition(
         name="write_file",
@@ -161,9 +170,9 @@ class WriteFile:
             old = await environment.read_text(path)
         except ToolError as error:
             if not is_missing(environment, path, error):
-                added = diff("", content, readable(path))
+                added = await _diff("", content, readable(path))
                 return Preview(f"{error}; it would become:\n{added}")
-        change = diff(old or "", content, readable(path))
+        change = await _diff(old or "", content, readable(path))
         nothing = f"Create {shown(path)}, empty" if old is None else _as_it_is(path)
         return Preview(change or nothing, diffs(environment.files, path, old, content))
 
@@ -216,7 +225,7 @@ class PatchFile:
             new = replace_once(old, input["old"], input["new"])
         except ToolError as error:
             return Preview(f"Nothing would change: {error}")
-        change = diff(old, new, readable(path))
+        change = await _diff(old, new, readable(path))
         return Preview(change or _as_it_is(path), diffs(environment.files, path, old, new))
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:

@@ -89,6 +89,8 @@ def _changes(before: list[str], after: list[str]) -> list[_Change]:
     old, new = before[head : len(before) - tail], after[head : len(after) - tail]
     if not old and not new:
         return []
+    if not old or not new:
+        return [("replace", head, head + len(old), head, head + len(new))]
     if len(old) * len(new) > _COMPARABLE or _equal_pairs(old, new) > _MOST_EQUAL:
         return [("replace", head, head + len(old), head, head + len(new))]
     from difflib import SequenceMatcher  # lazy: most calls show no change  # noqa: PLC0415

@@ -87,10 +87,18 @@ def generic(event: HookEvent, effect: str, agent: str, row: ToolRow | None = Non
     arguments: dict[str, Any] = {"agent": agent, "name": event.tool, "input": dict(event.input)}
     if effect in ("read", "write"):
         paths = [inputs.absolute(event, path) for path in inputs.paths_in(event.input)]
+        if len(paths) > inputs.MOST_PATHS:
+            raise BadHookEvent(
+                f"The input names {len(paths)} paths, more than {inputs.MOST_PATHS}."
+            )
         if paths:
             arguments["paths"] = paths
     undecided = row is not None and row.kind in ("none", "skill")
     return Translated(tool=GENERIC + effect, arguments=arguments, undecided=undecided)
+
+
+_LONGEST_COMMAND = 131_071
+"""Linux starts no program with a longer argument."""
 
 
 def _shell(event: HookEvent, agent: str) -> Translated:
@@ -99,6 +107,11 @@ def _shell(event: HookEvent, agent: str) -> Translated:
         command = _joined(command)
     if not isinstance(command, str) or not command.strip():
         raise BadHookEvent(f"A call of {event.tool} names no command.")
+    if len(command) > _LONGEST_COMMAND:
+        raise BadHookEvent(
+            f"The command has {len(command)} characters, and no shell takes more than"
+            f" {_LONGEST_COMMAND} as one argument. Write it to a file and run that."
+        )
     arguments = {"command": command}
     given = inputs.text_of(event.input, *inputs.DIRECTORIES)
     directory = inputs.absolute(event, given) if given else event.cwd

@@ -39,7 +39,11 @@ _TEXT_NAME = re.compile(
     re.IGNORECASE,
 )
 _LONGEST_PATH = 4096
+_LONGEST_ADDRESS = 8192
 _MOST_FILES = 200
+_MOST_FILTERS = 200
+MOST_PATHS = 1_000
+"""In the input of one call of a tool without a counterpart."""
 _MARKER = re.compile(
     r"\s*\*\*\* (?:Begin Patch|End Patch|End of File"
     r"|(?:Add|Update|Delete) File: (\S.*?)|Move to: (\S.*?))\s*"
@@ -75,6 +79,8 @@ def text_of(row: Mapping[str, Any], *keys: str) -> str | None:
 
 def absolute(event: HookEvent, path: str) -> str:
     """A path as the agent means it, which counts from its directory of now."""
+    if len(path) > _LONGEST_PATH:
+        raise BadHookEvent(f"A path has {len(path)} characters, more than {_LONGEST_PATH}.")
     if path.startswith("~") or path.lower().startswith("file:"):
         raise BadHookEvent(f"{path[:80]!r} can be read in two ways: write the path out.")
     return path if event.cwd is None else posixpath.join(event.cwd, path)
@@ -141,6 +147,8 @@ def check_filters(input: Mapping[str, Any]) -> None:
     """Refuse a filter of file names that could lead out of the place that is searched."""
     for key in _FILTERS:
         value = input.get(key)
+        if isinstance(value, list) and len(value) > _MOST_FILTERS:
+            raise BadHookEvent(f"{key} has more than {_MOST_FILTERS} patterns.")
         for each in value if isinstance(value, list) else [value]:
             if isinstance(each, str):
                 _check_glob(each)
@@ -149,6 +157,8 @@ def check_filters(input: Mapping[str, Any]) -> None:
 
 
 def _check_glob(pattern: str) -> None:
+    if len(pattern) > _LONGEST_PATH:
+        raise BadHookEvent(f"A pattern has {len(pattern)} characters, more than {_LONGEST_PATH}.")
     pieces = re.split(r"[/{},()|\\]", pattern)
     if ".." in pieces or pattern.startswith("~") or re.search(r"[{,(|]\s*[/~]", pattern):
         raise BadHookEvent(f"The pattern {pattern[:80]!r} could lead out of its directory.")
@@ -157,6 +167,8 @@ def _check_glob(pattern: str) -> None:
 def address_of(input: Mapping[str, Any], tool: str) -> str:
     """The one address that is fetched. Some agents take all that stand in the prompt."""
     url = text_of(input, "url", "uri")
+    if len(url or "") > _LONGEST_ADDRESS:
+        raise BadHookEvent(f"The address of {tool} is longer than {_LONGEST_ADDRESS} characters.")
     named = [word for word in (text_of(input, "prompt") or "").split() if "://" in word]
     if url:
         named = [word for word in named if word.rstrip(".,;:!?)") != url]

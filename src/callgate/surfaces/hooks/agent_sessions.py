@@ -14,7 +14,7 @@ import msgspec
 
 from callgate.config.agents.settings_files import AGENTS, settings_files
 from callgate.core.clients import Client
-from callgate.core.errors import ToolPermissionDenied
+from callgate.core.errors import ToolError, ToolPermissionDenied
 from callgate.core.ids import session_id
 from callgate.core.sessions import Session
 from callgate.policy.rules import is_within
@@ -105,11 +105,22 @@ def digest_of(call: Translated) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def key_of(event: HookEvent, call: Translated, agent: str) -> str:
+class ReadCall(msgspec.Struct, frozen=True):
+    """One event, read as a call."""
+
+    call: Translated
+    digest: str
+    refusal: ToolError | None = None
+    """Why the call may not run, whatever the policy says."""
+    is_doubtful: bool = False
+    """The command may do something that its words do not say."""
+
+
+def key_of(event: HookEvent, read: ReadCall, agent: str) -> str:
     """What makes the events before and after a call, and those of two hooks, one call's."""
     if event.use_id is not None and agent != "cursor":
         return event.use_id
-    return digest_of(call)
+    return read.digest
 
 
 class AgentSessions:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from functools import cached_property
+from itertools import chain, pairwise
 
 from callgate.core.text.wildcards import compile_tokens, parse_wildcards
 from callgate.policy.shell_patterns import program_name
@@ -60,55 +61,72 @@ _TERMINALS = (
 _COPIED_INPUT = re.compile(r"<&|(?<![\w.])0>&")
 _BLANKS = re.compile(r"[\s<>|;&()`'\"]+")
 _PARTS = re.compile(r"[=:,@]")
+_ATTACHED_PATH = re.compile(r"-[A-Za-z][/~.]")
 _BRACES = re.compile(r"\{[^{}/]*\}")
 _MOVING = frozenset(("cd", "pushd", "chdir"))
 _MOVING_OPTIONS = frozenset(("-C", "--directory", "--chdir", "--cwd", "--workdir", "-D"))
 _MOST_DIRECTORIES = 16
+_MOST_WORDS = 65_536
+"""Words of all commands that a line may run: `env env ...` holds each of its commands once more."""
 
 NOT_FOR_AGENTS = "callgate's own commands are for people, not for agents."
 
 
-def commands(parsed: ParsedCommand) -> Iterator[Sequence[str]]:
-    """Every command that a line may end up running, in order."""
-    for segment in parsed.segments:
-        try:
-            yield from (argv for argv in commands_within(segment) if argv)
-        except TooMuch:
-            pass
+class CommandLine:
+    """A command line that is read once, for all questions about its words."""
 
+    def __init__(self, parsed: ParsedCommand) -> None:
+        self.parsed = parsed
+        self.commands: list[Sequence[str]] = []
+        """Every command that the line may end up running, in order."""
+        self.is_too_long = False
+        """The line has more words than are checked; `commands` is not complete."""
+        words_left = _MOST_WORDS
+        for segment in parsed.segments:
+            try:
+                for argv in commands_within(segment):
+                    words_left -= len(argv)
+                    if words_left < 0:
+                        self.is_too_long = True
+                        return
+                    if argv:
+                        self.commands.append(argv)
+            except TooMuch:
+                pass
 
-def words(parsed: ParsedCommand) -> Iterator[str]:
-    """Everything in a line that could be a place, as the shell reads it and as it is written."""
-    seen: set[str] = set()
-    found = [word for argv in commands(parsed) for word in argv]
-    found += [each for segment in parsed.segments for each in segment.assignments]
-    found += [
-        each.target for segment in parsed.segments for each in segment.redirects if each.target
-    ]
-    for word in (*found, *_BLANKS.split(parsed.text)):
-        for each in (word, *_parts(word)):
-            if each and each not in seen:
-                seen.add(each)
-                yield each
+    @cached_property
+    def words(self) -> list[str]:
+        """Everything in the line that could be a path, as the shell reads it and as it is
+        written, each once."""
+        segments = self.parsed.segments
+        found = dict.fromkeys(chain.from_iterable(self.commands))
+        found |= dict.fromkeys(each for segment in segments for each in segment.assignments)
+        redirects = (each.target for segment in segments for each in segment.redirects)
+        found |= dict.fromkeys(target for target in redirects if target)
+        found |= dict.fromkeys(_BLANKS.split(self.parsed.text))
+        parts = dict.fromkeys(part for word in found for part in _parts(word))
+        return [word for word in found | parts if word]
 
 
 def _parts(word: str) -> Iterator[str]:
     """What stands in `--file=PATH`, `-v PATH:PATH`, `@PATH`, `-fPATH`."""
     if _PARTS.search(word):
         yield from _PARTS.split(word)
-    if re.match(r"-[A-Za-z][/~.]", word):
+    if word.startswith("-") and _ATTACHED_PATH.match(word):
         yield word[2:]
 
 
-def directories(parsed: ParsedCommand, start: str) -> list[str]:
+def directories(line: CommandLine, start: str) -> list[str]:
     """Where a line may be while it runs."""
     found = [start]
-    for argv in commands(parsed):
+    for argv in line.commands:
         moves = [b for a, b in pairwise(argv) if a in _MOVING_OPTIONS]
         moves += [word.partition("=")[2] for word in argv if word.startswith("--") and "=" in word]
         if program_name(argv[0]) in _MOVING:
             moves += [word for word in argv[1:] if not word.startswith("-")] or ["~"]
         for move in moves:
+            if len(found) >= _MOST_DIRECTORIES:
+                return found
             move = os.path.expanduser(move.replace("${HOME}", "~").replace("$HOME", "~"))
             for each in list(found):
                 place = os.path.normpath(os.path.join(each, move))
@@ -117,9 +135,9 @@ def directories(parsed: ParsedCommand, start: str) -> list[str]:
     return found
 
 
-def taken_away(parsed: ParsedCommand) -> Iterator[str]:
+def taken_away(line: CommandLine) -> Iterator[str]:
     """What a line removes or moves."""
-    for argv in commands(parsed):
+    for argv in line.commands:
         program = program_name(argv[0])
         operands = [word for word in argv[1:] if not word.startswith("-") and "\0" not in word]
         if program in ("rm", "rmdir", "trash", "shred"):
@@ -148,11 +166,12 @@ def glob_reaches(pattern: str, path: str) -> bool:
     return True
 
 
-def own_command(parsed: ParsedCommand) -> bool:
+def own_command(line: CommandLine) -> bool:
     """Whether a line runs callgate, or could."""
+    parsed = line.parsed
     if any(_names_us(each) for segment in parsed.segments for each in segment.assignments):
         return True
-    for argv in commands(parsed):
+    for argv in line.commands:
         named = argv[1:] if program_name(argv[0]) in _SETTING else ()
         if _is_own(argv) or any(map(_names_us, named)):
             return True
@@ -197,16 +216,16 @@ def _is_harmless(rest: Sequence[str]) -> bool:
     return bool(rest) and rest[0] in _HARMLESS
 
 
-def typed_into(parsed: ParsedCommand) -> str | None:
+def typed_into(line: CommandLine) -> str | None:
     """What in a line would read what is typed later; None: nothing."""
-    if _COPIED_INPUT.search(parsed.text):
+    if _COPIED_INPUT.search(line.parsed.text):
         return "A copied input"
-    for word in words(parsed):
+    for word in line.words:
         if _TERMINAL.search(word) or (
             is_glob(word) and any(glob_reaches(word, each) for each in _TERMINALS)
         ):
             return word[:80]
-    for argv in commands(parsed):
+    for argv in line.commands:
         if _is_interactive(argv):
             return program_name(argv[0])
     return None

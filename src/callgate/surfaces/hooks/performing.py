@@ -179,9 +179,13 @@ async def _preview_edits(
         old = await environment.read_text(path)
     except ToolError as error:
         return Preview(f"Nothing would change: {error}")
+    return await off_loop(_preview_of, edits, old, readable(path))
+
+
+def _preview_of(edits: tuple[Edit, ...], old: str, path: str) -> Preview:
     new = old
     for edit in edits:
         if edit.old and edit.old not in new:
             return Preview("Nothing would change: a text to replace is not there.")
         new = new.replace(edit.old, edit.new, -1 if edit.everywhere else 1)
-    return Preview(diff(old, new, readable(path)) or "Nothing would change.")
+    return Preview(diff(old, new, path) or "Nothing would change.")

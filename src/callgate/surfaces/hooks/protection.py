@@ -12,17 +12,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from callgate.policy.commands import read_command
 from callgate.policy.rules import is_within
-from callgate.policy.shell_values import ParsedCommand
+from callgate.policy.shell_values import MAX_CHARACTERS
 from callgate.protocol.hooks.agent_tools import GENERIC, Translated
 from callgate.surfaces.hooks import command_words
+from callgate.surfaces.hooks.command_words import CommandLine
 
 _COMMANDS = frozenset(("command", "cmd", "script", "commands", "shell_command"))
 """How other tools call a command line in their input."""
 _LONGEST_PATH = 4096
+
+
+_MOST_CHECKS = 10_000
+"""Paths that are looked up for one call; a call that names more is refused."""
+_LONGEST_COMMANDS = 4 * MAX_CHARACTERS
+"""Characters of all command lines in one input of a tool without a counterpart."""
+TOO_MANY = "The call has more words or paths than callgate checks in one call: split it."
 
 
 def is_doubtful(call: Translated) -> bool:
@@ -69,7 +78,12 @@ class Guarded:
         input = call.arguments.get("input", {}) if call.tool.startswith(GENERIC) else call.arguments
         if call.arguments.get("paths") and isinstance(input, dict) and set(input) == {"patch"}:
             return None  # its files are known
-        for key, text in _texts(input):
+        texts = list(islice(_texts(input), _MOST_CHECKS + 1))
+        if len(texts) > _MOST_CHECKS:
+            return TOO_MANY
+        if sum(len(text) for key, text in texts if key in _COMMANDS) > _LONGEST_COMMANDS:
+            return "The commands in the input are longer than callgate reads: split the call."
+        for key, text in texts:
             path = text[7:] if text.lower().startswith("file://") else text
             if (found := self._guarded(path, self._workspace)) is not None:
                 return f"{found} is out of reach of agents."
@@ -86,22 +100,26 @@ class Guarded:
     ) -> str | None:
         if (named := self._named(command)) is not None:
             return f"A command that names {named} is out of reach of agents."
-        parsed = read_command(command)
-        if command_words.own_command(parsed):
+        line = CommandLine(read_command(command))
+        if line.is_too_long:
+            return TOO_MANY
+        if command_words.own_command(line):
             return command_words.NOT_FOR_AGENTS
-        if may_type_later and (reads := command_words.typed_into(parsed)) is not None:
+        if may_type_later and (reads := command_words.typed_into(line)) is not None:
             return (
                 f"{reads} would read what is typed later, and callgate does not see that: give it"
                 " a command or a file."
             )
-        return self._word_refusal(parsed, directory)
+        return self._word_refusal(line, directory)
 
-    def _word_refusal(self, parsed: ParsedCommand, directory: str) -> str | None:
-        directories = command_words.directories(parsed, directory)
-        for word in command_words.taken_away(parsed):
+    def _word_refusal(self, line: CommandLine, directory: str) -> str | None:
+        directories = command_words.directories(line, directory)
+        if len(line.words) * len(directories) > _MOST_CHECKS:
+            return TOO_MANY
+        for word in dict.fromkeys(command_words.taken_away(line)):
             if any(self._holds_guarded(word, each) for each in directories):
                 return "A directory that holds callgate's home or the agent's hooks stays."
-        for word in command_words.words(parsed):
+        for word in line.words:
             for each in directories:
                 if (found := self._guarded(word, each)) is not None:
                     return f"{found} is out of reach of agents."

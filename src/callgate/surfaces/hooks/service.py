@@ -14,14 +14,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import shlex
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
 from callgate.config.agents.settings_files import AGENTS, hook_directory
 from callgate.config.schema import HooksTable
 from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.effects import SideEffects
+from callgate.core.environment import off_loop
 from callgate.core.errors import (
     ToolError,
     ToolErrorClass,
@@ -40,12 +42,16 @@ from callgate.surfaces.hooks.agent_sessions import (
     AgentSessions,
     OpenCall,
     OpenSession,
+    ReadCall,
     digest_of,
     key_of,
 )
 from callgate.surfaces.hooks.performing import PerformedCall, Report
-from callgate.surfaces.hooks.protection import is_doubtful
+from callgate.surfaces.hooks.protection import Guarded, is_doubtful
 from callgate.surfaces.hooks.sandboxed import SandboxedCall, Tickets
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _log = logging.getLogger("callgate.hooks")
 
@@ -54,6 +60,8 @@ LEFT_TO_AGENT = "callgate does not object; the agent's own checks decide."
 _CLOSE_S = 1.0
 _LATE_S = 2.0
 """How long a question may take to close after its time."""
+_MOST_READERS = 4
+"""Events that are read concurrently, in threads."""
 _NO_INPUT = "exec </dev/null\n"
 """Before a command of an agent that could type into it later, unseen by its hook."""
 
@@ -75,6 +83,7 @@ class HookService:
         self._is_draining = is_draining
         self._sessions = AgentSessions(runtime, open_session, home)
         self._calls = TaskSet(_log, "a call of an agent met a defect")
+        self._readers = asyncio.Semaphore(_MOST_READERS)
         self.tickets = Tickets()
 
     async def submit(
@@ -87,7 +96,7 @@ class HookService:
         """The answer to one event. `gone`: returns when nobody waits for the answer any more.
         `phase`: for which the hook was called, where it says so."""
         try:
-            event = dialects.read(agent, data)
+            event = await self._in_thread(dialects.read, agent, data)
             if phase is not None and phase != event.phase:
                 raise BadHookEvent(f"A hook for {phase[:20]} was given an event for {event.phase}.")
             if event.relayed:  # Cursor runs the hooks of Claude Code, too
@@ -126,40 +135,41 @@ class HookService:
         if self._is_draining():
             raise ToolPermissionDenied("callgate is about to stop.", reason="draining")
         session = await self._sessions.open(agent, event)
-        call, refusal = self._translate(agent, event, session)
-        key = key_of(event, call, agent)
-        if (shared := self._shared(session, key, form, event, call)) is not None:
+        read = await self._read_call(agent, event, session)
+        # From here to `session.add` nothing waits: two hooks of one call must find each other.
+        key = key_of(event, read, agent)
+        if (shared := self._shared(session, key, form, event, read)) is not None:
             return await self._verdict_of(shared)
-        if refusal is None:
-            why = session.guarded.refusal(call, may_type_later=agent == "codex")
-            refusal = None if why is None else ToolPermissionDenied(why, reason="guarded")
-        tool_call = self._tool_call(agent, event, call, session)
-        if refusal is not None:
+        tool_call = self._tool_call(agent, event, read.call, session)
+        if read.refusal is not None:
             session.refused.append(key)
-            result = self._runtime.refuse(tool_call, refusal)
+            result = self._runtime.refuse(tool_call, read.refusal)
             return _refused(result)
-        return await self._judge(session, key, form, event, call, tool_call, gone)
+        return await self._judge(session, key, form, event, read, tool_call, gone)
 
-    def _translate(
-        self, agent: str, event: HookEvent, session: AgentSession
-    ) -> tuple[Translated, ToolError | None]:
-        """The call of a tool that there is; and why it is refused, where it cannot be read."""
-        classes = self._settings().tools
-        try:
-            call = translate(event, classes, agent)
-        except BadHookEvent as error:
-            return generic(event, "execute", agent), ToolValidationError(str(error))
-        if self._runtime.find_tool(call.tool, session.session) is None:
-            return generic(event, "execute", agent), None
-        return call, None
+    async def _read_call(
+        self, agent: str, event: HookEvent, session: AgentSession, *, report: bool = False
+    ) -> ReadCall:
+        """Read one event as a call of a tool that exists. `report`: the call has already run."""
+        classes, guarded = self._settings().tools, None if report else session.guarded
+        read = await self._in_thread(read_call, agent, event, classes, guarded)
+        if self._runtime.find_tool(read.call.tool, session.session) is not None:
+            return read
+        classes = {**classes, event.tool: classes.get(event.tool, SideEffects.EXECUTE)}
+        return await self._in_thread(read_call, agent, event, classes, guarded)
+
+    async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do work that grows with the size of an event and the number of paths in it."""
+        async with self._readers:
+            return await off_loop(work, *args, **kwargs)
 
     def _shared(
-        self, session: AgentSession, key: str, form: str, event: HookEvent, call: Translated
+        self, session: AgentSession, key: str, form: str, event: HookEvent, read: ReadCall
     ) -> OpenCall | None:
         """The same call, where two hooks tell of it, or one tells of it again while it is being
         decided. An answer counts for one run: once it is given, the same hook asks anew."""
         for open_call in session.open.get(key, ()):
-            if event.use_id is not None and open_call.digest != digest_of(call):
+            if event.use_id is not None and open_call.digest != read.digest:
                 raise ToolPermissionDenied(
                     "The id of this call is that of another one, which is under way.",
                     reason="used_id",
@@ -197,10 +207,11 @@ class HookService:
         key: str,
         form: str,
         event: HookEvent,
-        call: Translated,
+        read: ReadCall,
         tool_call: ToolCall,
         gone: Awaitable[Any] | None,
     ) -> Verdict:
+        call = read.call
         rewrites = dialects.DIALECTS[form].rewrites and not event.relayed
         is_shell = call.tool == "shell"
         sandboxed: SandboxedCall | None = None
@@ -212,10 +223,10 @@ class HookService:
             performed = PerformedCall(call.arguments, call.edits, amendable=rewrites and is_shell)
             started, performer = (
                 performed.started,
-                Performer(performed.wrap, is_doubtful=is_doubtful(call)),
+                Performer(performed.wrap, is_doubtful=read.is_doubtful),
             )
         decided = asyncio.get_running_loop().create_future()
-        open_call = OpenCall({form}, digest_of(call), performed, decided)
+        open_call = OpenCall({form}, read.digest, performed, decided)
         session.add(key, open_call)
         task = self._calls.start(self._runtime.call_performed(tool_call, performer))
         task.add_done_callback(lambda _: self._ended(session, key, open_call, sandboxed))
@@ -230,7 +241,7 @@ class HookService:
         verdict = refusal or self._allowed(form, event, call, started.result(), sandboxed)
         if verdict.updated_input is not None and event.use_id is None:
             told = msgspec.structs.replace(event, input=verdict.updated_input)
-            in_place, _ = self._translate(session.agent, told, session)
+            in_place = await self._read_call(session.agent, told, session, report=True)
             session.rewrite(key, key_of(told, in_place, session.agent))
         decided.set_result(verdict)
         return verdict
@@ -305,8 +316,8 @@ class HookService:
         is_known = session is not None
         if session is None:
             session = await self._sessions.open_anywhere(agent, event)
-        call, _ = self._translate(agent, event, session)
-        key = key_of(event, call, agent)
+        read = await self._read_call(agent, event, session, report=True)
+        key = key_of(event, read, agent)
         if key not in session.open and key not in session.finished:
             key = session.rewritten.get(key, key)
         found = session.take(key)
@@ -325,7 +336,24 @@ class HookService:
             reason=UNAPPROVED,
         )
         _log.error("%s ran %s %s", agent, event.tool, how)
-        self._runtime.refuse(self._tool_call(agent, event, call, session), error)
+        self._runtime.refuse(self._tool_call(agent, event, read.call, session), error)
+
+
+def read_call(
+    agent: str, event: HookEvent, classes: Mapping[str, str], guarded: Guarded | None
+) -> ReadCall:
+    """Read one event as a call; refuse it if it is ambiguous or touches what `guarded` names."""
+    refusal: ToolError | None = None
+    try:
+        call = translate(event, classes, agent)
+    except BadHookEvent as error:
+        call, refusal = generic(event, "execute", agent), ToolValidationError(str(error))
+    is_doubted = False
+    if guarded is not None and refusal is None:
+        why = guarded.refusal(call, may_type_later=agent == "codex")
+        refusal = None if why is None else ToolPermissionDenied(why, reason="guarded")
+        is_doubted = refusal is None and is_doubtful(call)
+    return ReadCall(call, digest_of(call), refusal, is_doubted)
 
 
 def _running(event: HookEvent, command: str) -> Verdict:
