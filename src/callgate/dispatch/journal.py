@@ -371,7 +371,7 @@ class Journal(msgspec.Struct, eq=False):
 
     def _unknown(self, result: ToolResult) -> ToolResult:
         error = ToolExecutionError(UNKNOWN, reason=OUTCOME_UNKNOWN)
-        info = ErrorInfo.of(error, correlation_id=self._call.id)
+        info = ErrorInfo.of(error, self._call.tool, correlation_id=self._call.id)
         return failed_result(self._call, info, [TextBlock(info.message)], result.duration_ms)
 
 
