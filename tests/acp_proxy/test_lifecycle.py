@@ -318,10 +318,11 @@ async def test_a_known_agent_has_its_own_sign_in_and_no_other(
     person, program = home.parent, tmp_path / "bin" / "claude-agent-acp.py"
     for name in (".claude/.credentials.json", ".codex/auth.json", ".ssh/id_ed25519"):
         (person / name).parent.mkdir()
-        (person / name).write_text("a secret")
+        (person / name).write_text('{"a": "secret"}')
     program.parent.mkdir()
     program.write_text(AGENT.read_text())
-    replace = "echo newer > ~/.claude/next && mv ~/.claude/next ~/.claude/.credentials.json"
+    newer = '{"claudeAiOauth": {"accessToken": "new"}}'
+    replace = f"echo '{newer}' > ~/.claude/next && mv ~/.claude/next ~/.claude/.credentials.json"
     async with opened(command=(sys.executable, str(program))) as editor:
         talk = await editor.new(workspace)
         own, renewed, other, ssh = await play(
@@ -331,9 +332,10 @@ async def test_a_known_agent_has_its_own_sign_in_and_no_other(
             {"run": "cat ~/.codex/auth.json"},
             {"run": "cat ~/.ssh/id_ed25519"},
         )
-    assert own["out"] == "a secret"
+    assert own["out"] == '{"a": "secret"}'
     assert renewed["code"] == 0, renewed
-    assert (person / ".claude/.credentials.json").read_text() == "newer\n"
+    saved = json.loads((person / ".claude/.credentials.json").read_text())
+    assert saved == {"a": "secret", "claudeAiOauth": {"accessToken": "new"}}
     assert other["out"] == ssh["out"] == ""
 
 

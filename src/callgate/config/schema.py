@@ -413,7 +413,8 @@ class HooksTable(_Table, frozen=True):
     """Classes of tools that are none of ours, by the agent's name for them; others ask as execute
     does."""
     home: Literal["read", "write", "none"] = "write"
-    """What an agent in `callgate sandbox --` may do with its own directory in the user's home."""
+    """Which of its directories in the user's home an agent in `callgate sandbox --` has. `write`:
+    its sessions and its login are saved; `read`: only its login; `none`: it has none."""
     network: Literal["none", "all"] | list[str] = "all"
     """What an agent in `callgate sandbox --` reaches; a list names hosts, such as its model's."""
 

@@ -27,7 +27,7 @@ from callgate.core.sessions import Mode, Root, Session
 from callgate.dispatch.commands.sandboxes import Enclosure
 from callgate.dispatch.permission.grants import Grant
 from callgate.dispatch.tools.sources import FixedTools
-from callgate.instance import known_agents
+from callgate.instance import agent_homes, known_agents
 from callgate.instance.editor_agent import session_in
 from callgate.instance.watchdog import watch_runtime
 from callgate.policy.rules import Outcome
@@ -195,7 +195,6 @@ async def _launch(
     }
     home = os.path.expanduser("~")
     environ = {**child_environment(os.environ), **passed}
-    state = tuple(_state_roots(agent.state, home, mode))
     roots = [*place.roots, *map(Root, map(os.path.expanduser, table.readable))]
     programs = tool_chains.of_program(argv, place.workspace, environ, home)
     session = Session(
@@ -204,16 +203,34 @@ async def _launch(
         extra_roots=(*wired.roots(), *roots, *map(Root, programs)),
     )
     enclosure = _enclosure(table, wired, known_agents.model_hosts(agent, ours))
-    enclosure = msgspec.structs.replace(
-        enclosure,
-        writes=mode in _WRITES,
-        program_roots=tuple(_made(map(os.path.expanduser, table.writable))),
-        revealed=state,
-    )
     if enclosure.network is Network.HOSTS:
         environ |= _NODE_PROXY
     directory = os.path.realpath(place.workspace)  # a link to it may not be there for the agent
     command = Command(argv=tuple(argv), cwd=directory, env=environ)
+    view = agent_homes.HomeView()
+    if enclosure.profile is not None:
+        view = await asyncio.to_thread(
+            agent_homes.open_view,
+            agent,
+            home,
+            environ,
+            wired.home.path,
+            workspace=place.workspace,
+            persists=mode in _WRITES,
+        )
+    try:
+        enclosure = msgspec.structs.replace(
+            enclosure,
+            writes=mode in _WRITES,
+            program_roots=tuple(_made(map(os.path.expanduser, table.writable))),
+            revealed=view.roots,
+            replacements=view.replacements,
+        )
+        launcher = sandbox.process_launcher(enclosure, session)
+    except BaseException:
+        view.close()
+        raise
+    command = msgspec.structs.replace(command, env={**environ, **view.environment})
 
     def hidden_paths(text: str) -> tuple[str, ...]:
         if enclosure.profile is None:
@@ -223,7 +240,7 @@ async def _launch(
             jail = msgspec.structs.replace(jail, opaque=(*jail.opaque, _TMP))
         return sight.unseen(jail, home, text)
 
-    return Launch(sandbox.process_launcher(enclosure, session), command, hidden_paths)
+    return Launch(agent_homes.ViewLauncher(launcher, view), command, hidden_paths)
 
 
 def _around(table: ProxyTable, wired: Wired) -> str:
@@ -245,16 +262,6 @@ def _enclosure(table: ProxyTable, wired: Wired, model: Sequence[str]) -> Enclosu
             return Enclosure(Profile.WORKSPACE, Network.NONE)
         return Enclosure(Profile.WORKSPACE, Network.HOSTS, hosts=hosts)
     return Enclosure(Profile.WORKSPACE, Network(network))
-
-
-def _state_roots(names: Sequence[str], home: str, mode: Mode) -> list[Root]:
-    """What the agent keeps for itself: directories are made, so that it finds them on its first
-    start; a file is shown if it is there."""
-    paths = [os.path.join(home, name) for name in names]
-    for path, name in zip(paths, names, strict=True):
-        if not os.path.lexists(path) and "." not in os.path.basename(name).lstrip("."):
-            make_private_directory(path)
-    return [Root(path, writable=True) for path in paths if os.path.exists(path)]
 
 
 def _made(paths: Any) -> list[str]:

@@ -46,6 +46,8 @@ class Guarantee(StrEnum):
     """Hidden paths, and what is not shown of opaque ones, can neither be read nor listed."""
     METADATA_FROZEN = "metadata_frozen"
     """Mode, owner, times and attributes stay, of all that is not writable."""
+    REPLACEMENTS = "replacements"
+    """Other files are in the place of some paths."""
     FRESH_TMP = "fresh_tmp"
     """Its /tmp is its own, empty at the start and gone at the end."""
     NO_NETWORK_TCP = "no_network_tcp"
@@ -113,6 +115,15 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     """Paths below a root that may be created all the same."""
 
 
+class Replacement(msgspec.Struct, frozen=True):
+    """A file or directory in the place of another one. Both paths are free of symbolic links, the
+    first one in the jail."""
+
+    path: str
+    source: str
+    writable: bool = False
+
+
 class Jail(msgspec.Struct, frozen=True, kw_only=True):
     """All paths are absolute and free of symbolic links (`profiles` sees to it)."""
 
@@ -128,6 +139,9 @@ class Jail(msgspec.Struct, frozen=True, kw_only=True):
     """Symbolic links in opaque directories, and what each says."""
     revealed: tuple[str, ...] = ()
     """Readable or writable paths that are seen although they are below hidden ones."""
+    replacements: tuple[tuple[str, str], ...] = ()
+    """Readable or writable paths, each with the path of the file or directory that is there
+    instead of its own."""
     network: Network = Network.NONE
     hosts: tuple[AllowedHost, ...] = ()
     """What it reaches where the network is HOSTS."""
@@ -145,12 +159,14 @@ class Jail(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         paths = (*self.readable, *self.writable, *self.protected, *self.hidden, *self.opaque)
-        for path in paths:
+        for path in (*paths, *(source for _, source in self.replacements)):
             plain = path.startswith("/") and not path.startswith("//") and "\0" not in path
             if not plain or path != os.path.normpath(path):
                 raise ValueError(f"not an absolute, plain path: {path!r}")
         if not {*self.readable, *self.writable}.issuperset(self.revealed):
             raise ValueError("what is revealed must be readable or writable")
+        if not {*self.readable, *self.writable}.issuperset(dict(self.replacements)):
+            raise ValueError("what is replaced must be readable or writable")
         if self.hosts and self.network is not Network.HOSTS:
             raise ValueError("hosts are named for another network than HOSTS")
 
@@ -163,6 +179,7 @@ class Jail(msgspec.Struct, frozen=True, kw_only=True):
             Guarantee.METADATA_FROZEN: "/" not in self.writable,
             Guarantee.PROTECTED_CARVED_OUT: bool(self.protected),
             Guarantee.HIDDEN_MASKED: bool(self.hidden or self.opaque),
+            Guarantee.REPLACEMENTS: bool(self.replacements),
             Guarantee.FRESH_TMP: self.fresh_tmp,
             Guarantee.PID_NAMESPACE: self.pid_namespace,
             Guarantee.NO_NETWORK_TCP: self.network is not Network.ALL,

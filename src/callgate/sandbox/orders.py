@@ -14,7 +14,7 @@ class Layout(TypedDict):
 
     writable: list[str]
     readable: list[str]
-    """Only those that a fresh /tmp or an opaque directory would cover."""
+    """Only those that a fresh /tmp, an opaque or a replaced directory would cover."""
     protected: list[str]
     hidden: list[str]
     revealed: list[str]
@@ -24,6 +24,8 @@ class Layout(TypedDict):
     """In opaque directories, each with its target."""
     fresh_tmp: bool
     own_network: bool
+    replacements: NotRequired[dict[str, str]]
+    """Readable or writable paths, each with the path of what is put there."""
     proxy: NotRequired[int]
     """The port of its loopback on which we listen from outside."""
     stand_in: NotRequired[tuple[str, str, str]]

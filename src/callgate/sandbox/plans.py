@@ -135,6 +135,7 @@ def _of_namespaces(jail: Jail) -> frozenset[Guarantee]:
         G.PROTECTED_CARVED_OUT: True,
         G.HIDDEN_MASKED: True,
         G.METADATA_FROZEN: True,
+        G.REPLACEMENTS: True,
         G.FRESH_TMP: not any(is_below(_TMP, root) for root in jail.writable),
         G.NO_NETWORK_TCP: alone,
         G.NO_NETWORK_UDP: alone,

@@ -12,6 +12,7 @@ The last two can be `without_writes`, for hosts and servers whose calls may chan
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 import msgspec
 
@@ -24,6 +25,7 @@ from callgate.sandbox.jails import (
     Limits,
     Names,
     Network,
+    Replacement,
     below_any,
     is_below,
 )
@@ -289,7 +291,8 @@ def workspace(
     readable = _plain(*shown)
     visible = (*readable, *writable)
     opaque = sight.opaque((paths.home, *paths.private), visible)
-    named = (paths.workspace, *paths.write_roots, *paths.program_roots, *shown)
+    own = tuple(root.path for root in paths.revealed)
+    named = (paths.workspace, *paths.write_roots, *paths.program_roots, *shown, *own)
     hidden = _hidden(paths, opaque, visible)
     return Jail(
         readable=tuple(sorted({"/", *readable})),
@@ -355,6 +358,19 @@ def _names(paths: SandboxPaths) -> Names | None:
         return None
     roots = _plain(paths.workspace, *paths.write_roots, *paths.program_roots)
     return msgspec.structs.replace(paths.names, roots=roots)
+
+
+def with_replacements(jail: Jail, replacements: Iterable[Replacement]) -> Jail:
+    """The jail with other files in the place of some, in directories that it shows."""
+    given = tuple(replacements)
+    readable = {each.path for each in given if not each.writable}
+    writable = {each.path for each in given if each.writable}
+    return msgspec.structs.replace(
+        jail,
+        readable=tuple(sorted({*jail.readable, *readable})),
+        writable=tuple(sorted({*jail.writable, *writable} - readable)),
+        replacements=tuple((each.path, each.source) for each in given if each.source != each.path),
+    )
 
 
 def _revealed(paths: SandboxPaths) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.agent_files import DATA, EXECUTED, attack, files
 from tests.needs import needs
 
 pytestmark = needs("linux")
@@ -76,9 +79,8 @@ def test_programs_with_the_same_name_are_told_apart(place: Path) -> None:
     assert [sandbox(place, "--", f"{place}/{name}/bin/tool").stdout for name in ("one", "two")] == ["one\n", "two\n"]
 
 
-@needs("bwrap")
-def test_without_namespaces_bubblewrap_takes_over(place: Path) -> None:
-    """As where the system lets only bubblewrap make them."""
+def without_namespaces(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`sandbox` where the system lets only bubblewrap make namespaces."""
     program = f"""
 import errno, shutil, sys
 from callgate.cli.main import main
@@ -90,13 +92,39 @@ def begin(*words):
 def look_now():
     return Landlock(landlock.abi()), Seccomp(True), Namespaces("off"), Bubblewrap(shutil.which("bwrap"))
 namespaces.begin, machines.look_now = begin, look_now
-sys.exit(main(["sandbox", "--", "sh", "-c", "touch a; touch {place}/person/b; exit 4"]))
+sys.exit(main(["sandbox", *{words!r}]))
 """
     env = {**os.environ, "CALLGATE_HOME": str(place / "gate"), "HOME": str(place / "person")}
-    done = subprocess.run([sys.executable, "-c", program], cwd=place / "work", env=env, timeout=60)
-    assert done.returncode == 4
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=place / "work", env=env, timeout=60, capture_output=True, text=True
+    )
+
+
+@needs("bwrap")
+def test_without_namespaces_bubblewrap_takes_over(place: Path) -> None:
+    done = without_namespaces(place, "--", "sh", "-c", f"touch a; touch {place}/person/b; exit 4")
+    assert done.returncode == 4, done.stderr
     assert (place / "work/a").exists()
     assert not (place / "person/b").exists()
+
+
+@needs("bwrap")
+@pytest.mark.parametrize("name", ["claude", "gemini", "vibe"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_bubblewrap_protects_the_home_of_an_agent_too(place: Path, name: str, exists: bool) -> None:
+    person = place / "person"
+    paths = [person / each for each in EXECUTED[name].split()]
+    for path in paths if exists else ():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}\n")
+    before = files(person)
+    data = "\n".join(f"mkdir -p {(person / each).parent}; echo data >> {person / each}" for each in DATA[name])
+    done = without_namespaces(place, "--no-hooks", "--", agent(place, name, f"{attack(paths)}\n{data}\nexit 0"))
+    assert done.returncode == 0, done.stderr
+    after = files(person)
+    left = {path: text for path, text in after.items() if before.get(path) != text and text}
+    assert left == dict.fromkeys(DATA[name], "data\n")
+    assert before.keys() <= after.keys()
 
 
 def test_a_path_that_a_rule_denies_is_not_there(place: Path) -> None:
@@ -133,55 +161,141 @@ def agent(place: Path, name: str, script: str) -> str:
     return str(program)
 
 
-SETTINGS = {
-    "claude": (".claude/settings.json", ".claude/settings.local.json", ".claude/plugins/x", ".claude/skills/x"),
-    "codex": (".codex/config.toml", ".codex/hooks.json", ".codex/rules/x"),
-    "gemini": (".gemini/settings.json", ".gemini/extensions/x"),
-}
-
-
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", EXECUTED)
 @pytest.mark.parametrize("exists", [True, False])
-def test_an_agent_cannot_write_what_it_runs_outside_later(place: Path, name: str, exists: bool) -> None:
-    own = place / "person" / f".{name}"
-    own.mkdir()
-    in_workspace = (*(path for paths in SETTINGS.values() for path in paths), ".qwen/settings.json", ".git/config")
-    paths = [place / "person" / each for each in SETTINGS[name]] + [place / "work" / each for each in in_workspace]
-    if exists:
-        for path in paths:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("{}")
-    lines = [f"mkdir -p {path.parent}; echo '{{\"x\": 1}}' > {path}; rm -f {path}; mv {path.parent} {path.parent}.away"
-             for path in paths]  # fmt: skip
-    program = agent(place, name, "\n".join([*lines, f"echo kept > {own}/state", "echo made > made"]))
+@pytest.mark.parametrize("home", ["write", "read"])
+def test_an_agent_leaves_sessions_and_nothing_that_runs_later(place: Path, name: str, exists: bool, home: str) -> None:
+    person = place / "person"
+    paths = [person / each for each in EXECUTED[name].split()]
+    for path in paths if exists else ():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}\n")
+    (place / "gate/settings.toml").write_text(f'[hooks]\nhome = "{home}"\n')
+    before = files(person)
+    data = [person / each for each in DATA[name]]
+    script = "\n".join(f"mkdir -p {path.parent}; echo data >> {path} || exit 9" for path in data)
+    program = agent(place, name, f"{attack(paths)}\n{script}\nexit 0")
     done = sandbox(place, "--no-hooks", "--", program)
     assert done.returncode == 0, done.stderr
-    assert (own / "state").read_text() == "kept\n"
+    after = files(person)
+    left = {path: text for path, text in after.items() if before.get(path) != text and text}
+    assert left == (dict.fromkeys(DATA[name], "data\n") if home == "write" else {})
+    assert before.keys() <= after.keys()
+    assert list((place / "gate/run").glob("agent-home-*")) == []
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_settings_are_as_they_were_during_the_run(place: Path, exists: bool) -> None:
+    """Agents read their settings again when they change: a hook would be gone at once."""
+    names = ("settings.json", "settings.local.json", "skills/x/SKILL.md", "plugins/x.json", "hooks/x.sh")
+    own = place / "person/.claude"
+    for name in names if exists else ():
+        (own / name).parent.mkdir(parents=True, exist_ok=True)
+        (own / name).write_text("{}\n")
+    look = "\n".join(f"cat {own}/{name} 2>/dev/null | grep evil" for name in names)
+    program = agent(place, "claude", f"{attack([own / name for name in names])}\n{look}\necho looked")
+    assert sandbox(place, "--no-hooks", "--", program).stdout == "looked\n"
+
+
+def test_files_of_a_workspace_that_agents_run_later_stay(place: Path) -> None:
+    paths = [place / "work" / each for each in (".claude/settings.json", ".codex/hooks.json", ".git/config")]
+    program = agent(place, "claude", f"{attack(paths)}\necho made > made")
+    assert sandbox(place, "--no-hooks", "--", program).returncode == 0
     assert (place / "work/made").exists()
-    for path in paths:
-        assert path.exists() is exists, path
-        assert not exists or path.read_text() == "{}", path
-        if path.parent != own and path.parent.exists() is not exists:  # a directory runs nothing
-            assert not [each for each in path.parent.rglob("*") if each.is_file()], path
+    assert [path for path in paths if path.is_file()] == []
 
 
 @pytest.mark.parametrize("linked", [True, False])
-def test_settings_in_a_directory_that_a_variable_names_stay_too(place: Path, linked: bool) -> None:
+def test_a_directory_that_a_variable_names_is_protected_too(place: Path, linked: bool) -> None:
     own = place / "person/mine"
     own.mkdir()
     (place / "person/link").symlink_to(own)
     given = place / "person/link" if linked else own
-    names = ("config.toml", "hooks.json", "rules/x")
-    script = "\n".join(f"mkdir -p $(dirname {own}/{name}); echo x > {own}/{name}" for name in names)
-    program = agent(place, "codex", f"{script}\necho kept > {own}/state")
+    names = ("config.toml", "hooks.json", ".env", "rules/x", "skills/x")
+    program = agent(place, "codex", f"{attack([given / name for name in names])}\necho data > {given}/sessions/x")
     done = sandbox(place, "--no-hooks", "--", program, CODEX_HOME=str(given))
     assert done.returncode == 0, done.stderr
-    assert [each.name for each in own.iterdir()] == ["state"]
+    assert {path: text for path, text in files(own).items() if text} == {"sessions/x": "data\n"}
 
 
-def test_an_agent_whose_settings_are_a_link_is_not_started(place: Path) -> None:
-    (place / "person/.claude").mkdir()
-    (place / "person/.claude/settings.json").symlink_to(place / "elsewhere.json")
-    done = sandbox(place, "--no-hooks", "--", agent(place, "claude", "echo ran"))
+def test_a_directory_that_holds_the_workspace_is_refused(place: Path) -> None:
+    done = sandbox(place, "--no-hooks", "--", agent(place, "codex", "echo ran"), CODEX_HOME=str(place))
     assert (done.returncode, done.stdout) == (2, "")
-    assert "settings.json is a link" in done.stderr
+    assert "holds the workspace" in done.stderr
+
+
+def test_settings_and_skills_that_are_links_are_shown_and_stay(place: Path) -> None:
+    own, dotfiles = place / "person/.claude", place / "person/dotfiles"
+    own.mkdir()
+    (dotfiles / "skills/x").mkdir(parents=True)
+    (dotfiles / "settings.json").write_text("{}\n")
+    (dotfiles / "skills/x/SKILL.md").write_text("a skill\n")
+    (own / "settings.json").symlink_to("../dotfiles/settings.json")
+    (own / "skills").symlink_to(dotfiles / "skills")
+    before = files(place / "person")
+    paths = [own / "settings.json", own / "skills/x/SKILL.md", dotfiles / "settings.json"]
+    program = agent(place, "claude", f"cat {own}/settings.json {own}/skills/x/SKILL.md\n{attack(paths)}\nexit 0")
+    done = sandbox(place, "--no-hooks", "--", program)
+    assert done.stdout == "{}\na skill\n"
+    after = files(place / "person")
+    assert {path: text for path, text in after.items() if before.get(path) != text and text} == {}
+
+
+def test_links_that_a_run_leaves_among_its_sessions_lead_nowhere_else(place: Path) -> None:
+    person = place / "person"
+    (person / ".bashrc").write_text("mine\n")
+    sessions = person / ".claude/projects/-work"
+    sessions.mkdir(parents=True)
+    (person / "archive").mkdir()
+    (sessions / "archive").symlink_to(person / "archive")  # the user's own
+    script = "ln -s ~/.bashrc a.jsonl; ln -s ../../../.bashrc b.jsonl; echo x > c.jsonl; ln -s c.jsonl d.jsonl"
+    script += "; ln -s /etc e; ln ~/.claude/settings.json f"
+    done = sandbox(place, "--no-hooks", "--", agent(place, "claude", f"cd {sessions} || exit 9\n{script}\nexit 0"))
+    assert done.returncode == 0, done.stderr
+    assert sorted(each.name for each in sessions.iterdir()) == ["archive", "c.jsonl", "d.jsonl"]
+
+
+def test_a_login_is_saved_without_the_settings_around_it(place: Path) -> None:
+    person = place / "person"
+    (person / ".claude").mkdir()
+    (person / ".claude/.credentials.json").write_text('{"claudeAiOauth": {"accessToken": "old"}}')
+    (person / ".claude.json").write_text('{"theme": "dark", "mcpServers": {"mine": {"command": "x"}}}')
+    credentials = '{"claudeAiOauth": {"accessToken": "new", "refreshToken": "r"}, "helper": "evil"}'
+    state = '{"oauthAccount": {"emailAddress": "a@b"}, "mcpServers": {"evil": {"command": "evil"}}, "theme": "x"}'
+    script = f"""
+cd ~/.claude || exit 9
+grep -q mine .claude.json || exit 8
+echo '{credentials}' > next && mv next .credentials.json || exit 7
+echo '{state}' > next && mv next .claude.json || exit 6
+test "$CLAUDE_CONFIG_DIR" = "$PWD" || exit 5
+"""
+    done = sandbox(place, "--no-hooks", "--", agent(place, "claude", script))
+    assert done.returncode == 0, done.stderr
+    saved = {name: json.loads((person / name).read_text()) for name in (".claude/.credentials.json", ".claude.json")}
+    assert saved == {
+        ".claude/.credentials.json": {"claudeAiOauth": {"accessToken": "new", "refreshToken": "r"}},
+        ".claude.json": {
+            "theme": "dark", "mcpServers": {"mine": {"command": "x"}}, "oauthAccount": {"emailAddress": "a@b"},
+        },
+    }  # fmt: skip
+
+
+def test_the_login_of_a_killed_run_is_saved_by_the_next_one(place: Path) -> None:
+    person = place / "person"
+    login = '{"tokens": {"refresh_token": "new"}}'
+    script = f"[ -e ~/.codex/auth.json ] && exit 3\necho '{login}' > ~/.codex/auth.json; echo written; sleep 60"
+    program = agent(place, "codex", script)
+    env = {**os.environ, "CALLGATE_HOME": str(place / "gate"), "HOME": str(person)}
+    words = [sys.executable, "-m", "callgate", "sandbox", "--no-hooks", "--", program]
+    with subprocess.Popen(words, cwd=place / "work", env=env, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None and running.stdout.readline() == "written\n"
+        running.kill()
+    [scratch] = (place / "gate/run").glob("agent-home-*")
+    descriptor = os.open(scratch, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)  # until nothing of the run is left
+    os.close(descriptor)
+    assert not (person / ".codex/auth.json").exists()
+    done = sandbox(place, "--no-hooks", "--", program)
+    assert done.returncode == 3, done
+    assert json.loads((person / ".codex/auth.json").read_text()) == {"tokens": {"refresh_token": "new"}}
+    assert list((place / "gate/run").glob("agent-home-*")) == []

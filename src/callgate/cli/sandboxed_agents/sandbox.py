@@ -3,8 +3,8 @@
     settings -> places of the program -> jail -> plan -> order -> `terminal_runs`
 
 The workspace is writable, our home is masked, and of the user's home there is what any command
-sees and the agent's own directory. An agent that we know gets its hooks for this run. What an
-agent or git would run outside later stays as it is, or stays missing.
+sees and the agent's own directories (`agent_homes`). An agent that we know gets its hooks for this
+run. What an agent or git would run outside later stays as it is, or stays missing.
 """
 
 from __future__ import annotations
@@ -14,18 +14,14 @@ import os
 import shutil
 import sys
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from callgate.cli.errors import CliError
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.sandboxed_agents import terminal_runs
-from callgate.cli.sandboxed_agents.agent_files import (
-    STARTS_WITH,
-    own_directories,
-    without_later_runs,
-)
+from callgate.cli.sandboxed_agents.agent_files import STARTS_WITH, without_later_runs
 from callgate.config.agents.settings_files import (
     AGENTS,
     hook_directory,
@@ -36,14 +32,16 @@ from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user
 from callgate.config.schema import HooksTable, Settings
 from callgate.core.commands import Command, LeftBehind, Stream
-from callgate.core.directories import make_private_directory
-from callgate.core.errors import ToolErrorClass
+from callgate.core.errors import ToolError, ToolErrorClass
 from callgate.core.sessions import Root, Session
 from callgate.dispatch.commands.path_search import find
 from callgate.dispatch.commands.sandboxes import Enclosure, Sandbox
-from callgate.sandbox import allowed_hosts, kernel
+from callgate.instance import known_agents
+from callgate.instance.agent_homes import HomeView, open_view
+from callgate.instance.known_agents import KnownAgent
+from callgate.sandbox import allowed_hosts, kernel, tool_chains
 from callgate.sandbox.backends import landlock, seccomp
-from callgate.sandbox.jails import Jail, Network, Profile, below_any
+from callgate.sandbox.jails import Jail, Network, Profile
 from callgate.sandbox.masks import with_masks
 from callgate.sandbox.plans import (
     Backend,
@@ -77,11 +75,14 @@ def sandbox(options: Namespace) -> int:
         argv = _with_hooks(home.path, agent, argv, settings.hooks)
     workspace = os.path.realpath(options.workspace)
     around = Sandbox(surroundings(home, settings))
+    env = _environment()
     try:
-        jail = _jail(around, settings, home.path, workspace, argv[0], agent, options.network)
-        if jail.network is Network.HOSTS:
-            return asyncio.run(_run_proxied(around, jail, workspace, argv))
-        return _run(jail, workspace, argv)
+        with _view(settings.hooks, home.path, argv[0], workspace, env) as view:
+            jail = _jail(around, settings, workspace, argv[0], agent, options.network, view)
+            command = Command(argv=tuple(argv), cwd=workspace, env={**env, **view.environment})
+            if jail.network is Network.HOSTS:
+                return asyncio.run(_run_proxied(around, jail, command))
+            return _run(jail, command)
     except CannotGuarantee as error:
         raise CliError(
             str(error), error_class=ToolErrorClass.PERMISSION_DENIED, reason="sandbox_unavailable"
@@ -90,10 +91,23 @@ def sandbox(options: Namespace) -> int:
         around.close()
 
 
-def _run(jail: Jail, cwd: str, argv: list[str]) -> int:
+def _view(
+    hooks: HooksTable, home: str, program: str, workspace: str, env: Mapping[str, str]
+) -> HomeView:
+    """The directories of the agent; none for another program."""
+    agent = known_agents.find([program])[1] if hooks.home != "none" else KnownAgent()
+    user = os.path.expanduser("~")
+    persists = hooks.home == "write"
+    try:
+        return open_view(agent, user, env, home, workspace=workspace, persists=persists)
+    except ToolError as error:
+        raise CliError(error.message) from error
+
+
+def _run(jail: Jail, command: Command) -> int:
     """Run the program, and say what it left to be executed later, however it ended."""
     began = now()
-    code, not_created = _run_at_terminal(jail, cwd, argv)
+    code, not_created = _run_at_terminal(jail, command)
     left = take_stock(_searched(jail), began, jail.protected)
     _show_left(msgspec.structs.replace(left, refused=tuple(sorted(not_created))), jail)
     return code
@@ -108,9 +122,8 @@ def _show_left(left: LeftBehind, jail: Jail) -> None:
         sys.stderr.write(f"callgate: {line}\n")
 
 
-def _run_at_terminal(jail: Jail, cwd: str, argv: list[str]) -> tuple[int, list[str]]:
+def _run_at_terminal(jail: Jail, command: Command) -> tuple[int, list[str]]:
     """Run the program as if namespaces worked here; try the machine out only if they do not."""
-    command = Command(argv=tuple(argv), cwd=cwd, env=_environment())
     try:
         try:
             return terminal_runs.run(make_order(command, choose(jail, _expected())))
@@ -140,7 +153,7 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(withheld)}
 
 
-async def _run_proxied(around: Sandbox, jail: Jail, cwd: str, argv: list[str]) -> int:
+async def _run_proxied(around: Sandbox, jail: Jail, command: Command) -> int:
     """With named hosts: a proxy of ours stands between, so output goes through pipes."""
     await around.ready()
     plan = choose(jail, around.backends)
@@ -152,9 +165,9 @@ async def _run_proxied(around: Sandbox, jail: Jail, cwd: str, argv: list[str]) -
         target.buffer.write(data)
         target.buffer.flush()
 
-    command = Command(argv=tuple(argv), cwd=cwd, env=_environment(), stdin=os.dup(0))
+    with_stdin = msgspec.structs.replace(command, stdin=os.dup(0))
     began = now()
-    async with await launcher.start(command, show) as running:
+    async with await launcher.start(with_stdin, show) as running:
         ended = await running.wait()
     left = await asyncio.to_thread(take_stock, _searched(jail), began, jail.protected)
     _show_left(msgspec.structs.replace(left, refused=ended.left.refused), jail)
@@ -166,21 +179,20 @@ async def _run_proxied(around: Sandbox, jail: Jail, cwd: str, argv: list[str]) -
 def _jail(
     around: Sandbox,
     settings: Settings,
-    home: str,
     workspace: str,
     program: str,
     agent: str | None,
     network: str | None,
+    view: HomeView,
 ) -> Jail:
-    session = Session(workspace=workspace, extra_roots=tuple(_roots(settings, program, agent)))
-    revealed: tuple[Root, ...] = ()
+    session = Session(workspace=workspace, extra_roots=tuple(_roots(settings, program)))
+    revealed, home = view.roots, around.surroundings.callgate_home
     if agent is not None:
-        revealed = (Root(hook_directory(home, agent)), Root(sockets_directory(home)))
+        revealed += (Root(hook_directory(home, agent)), Root(sockets_directory(home)))
     word, hosts = _network(network, settings.hooks)
-    enclosure = Enclosure(Profile.WORKSPACE, word, hosts=hosts, revealed=revealed)
-    own = tuple(own_directories(agent)) if settings.hooks.home != "none" else ()
-    readable = (*around.surroundings.readable, *own)
-    around.renew(msgspec.structs.replace(around.surroundings, readable=readable))
+    enclosure = Enclosure(
+        Profile.WORKSPACE, word, hosts=hosts, revealed=revealed, replacements=view.replacements
+    )
     jail = around.jail(enclosure, session)
     limits = msgspec.structs.replace(jail.limits, cpu_seconds=None, output_bytes=None)
     jail = msgspec.structs.replace(jail, limits=limits, unix_sockets=agent is not None)
@@ -188,32 +200,25 @@ def _jail(
     if rules is not None and (bound := rules(workspace)):
         matches = find(bound, (workspace,), ())
         jail = with_masks(jail, matches.hidden, matches.read_only)
-    return _with_names(without_later_runs(jail, workspace, agent), agent)
+    return _with_names(without_later_runs(jail, workspace, is_agent=agent is not None), agent)
 
 
 def _with_names(jail: Jail, agent: str | None) -> Jail:
-    """The jail in which protected names count in the workspace, and not in the agent's own
-    directories, and the agent may create what it cannot start without."""
+    """The jail in which the agent may create what it cannot start without."""
     if jail.names is None:
         return jail
-    own = tuple(map(os.path.realpath, own_directories(agent)))
-    names = msgspec.structs.replace(
-        jail.names,
-        roots=tuple(root for root in jail.names.roots if not below_any(root, own)),
-        allowed=STARTS_WITH.get(agent or "", ()),
-    )
+    names = msgspec.structs.replace(jail.names, allowed=STARTS_WITH.get(agent or "", ()))
     return msgspec.structs.replace(jail, names=names)
 
 
-def _roots(settings: Settings, program: str, agent: str | None) -> Iterable[Root]:
+def _roots(settings: Settings, program: str) -> Iterable[Root]:
     found = shutil.which(program)
     if found is not None:
-        for path in (found, os.path.realpath(found)):
-            before, inside, _ = path.partition("/node_modules/")
-            yield Root(before + "/node_modules" if inside else os.path.dirname(path))
-    if settings.hooks.home != "none":
-        for path in own_directories(agent):
-            yield Root(path, writable=settings.hooks.home == "write")
+        found = os.path.abspath(found)
+        yield Root(os.path.dirname(found))
+        user = os.path.expanduser("~")
+        for path in tool_chains.of_program([found], os.path.dirname(found), os.environ, user):
+            yield Root(path)
     for root in settings.workspace.extra_roots:
         yield Root(os.path.expanduser(root.path), writable=root.access == "write")
 
@@ -251,7 +256,6 @@ def _with_hooks(home: str, agent: str, argv: list[str], hooks: HooksTable) -> li
 
     scripts.write_scripts(home, agent, hooks.wait_s)
     if agent == "claude":
-        _seed_claude()
         path = os.path.join(hook_directory(home, agent), "run-settings.json")
         text = editing.with_hook(agent, home, "", hooks.wait_s)
         editing.apply(installations.Edit(path, None, text))
@@ -262,17 +266,3 @@ def _with_hooks(home: str, agent: str, argv: list[str], hooks: HooksTable) -> li
             hint=f"callgate hook install {agent}, or --no-hooks to rely on the sandbox alone.",
         )
     return argv
-
-
-def _seed_claude() -> None:
-    """Claude Code keeps a file beside its directory, which it replaces: that cannot be shown alone.
-    In the sandbox it keeps it inside, beginning with what it has outside."""
-    if "CLAUDE_CONFIG_DIR" in os.environ:
-        return
-    user = os.path.expanduser("~")
-    directory = os.path.join(user, ".claude")
-    make_private_directory(directory)
-    outside, inside = os.path.join(user, ".claude.json"), os.path.join(directory, ".claude.json")
-    if os.path.exists(outside) and not os.path.exists(inside):
-        shutil.copy(outside, inside)
-    os.environ["CLAUDE_CONFIG_DIR"] = directory

@@ -36,7 +36,7 @@ from callgate.dispatch.raw_open import our_own
 from callgate.policy.path_rules import PathRule
 from callgate.sandbox import allowed_hosts
 from callgate.sandbox.allowed_hosts import AllowedHost
-from callgate.sandbox.jails import NO_LIMITS, Jail, Limits, Names, Network, Profile
+from callgate.sandbox.jails import NO_LIMITS, Jail, Limits, Names, Network, Profile, Replacement
 from callgate.sandbox.leases import Leases
 from callgate.sandbox.plans import Backend, CannotGuarantee, choose
 
@@ -69,6 +69,8 @@ class Enclosure(msgspec.Struct, frozen=True):
     """Of an MCP server: what it sees although it is in our home, or a secret: its packages."""
     private: tuple[str, ...] = ()
     """Directories of which it sees nothing, unless it is shown for another reason."""
+    replacements: tuple[Replacement, ...] = ()
+    """Of an agent: what is in its directories instead of the user's own files."""
     delegated: bool = False
     """They run in a terminal of the session's client: nothing of ours is around them."""
     moved: bool = False
@@ -317,6 +319,7 @@ class Sandbox:
             enclosure.hosts,
             enclosure.revealed,
             enclosure.private,
+            enclosure.replacements,
             enclosure.writes,
             enclosure.program_roots,
             session.workspace,
@@ -355,9 +358,9 @@ class Sandbox:
             jail = profiles.workspace(
                 places, network=enclosure.network, hosts=enclosure.hosts, limits=limits
             )
-        if enclosure.writes:
-            return jail
-        return profiles.without_writes(jail, places)
+        if not enclosure.writes:
+            jail = profiles.without_writes(jail, places)
+        return profiles.with_replacements(jail, enclosure.replacements)
 
     def _places(self, session: Session, program_roots: tuple[str, ...]) -> SandboxPaths:
         from callgate.sandbox import sight, tool_chains  # lazy: as above  # noqa: PLC0415

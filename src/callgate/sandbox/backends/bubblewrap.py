@@ -79,8 +79,9 @@ def arguments(
     ]
     if jail.network is not Network.ALL:
         line.append("--unshare-net")
+    sources = dict(jail.replacements)
     readable = sorted(set(jail.readable) - set(jail.writable), key=_depth)
-    covered = [path for path in readable if below_any(path, survey.opaque)]
+    covered = [path for path in readable if below_any(path, (*survey.opaque, *sources))]
     for path in readable:
         if path not in covered:
             line += ["--ro-bind-try", path, path]
@@ -94,10 +95,9 @@ def arguments(
                 line += ["--ro-bind-try", path, path]
     for path in survey.opaque:
         line += ["--perms", "0755", "--tmpfs", path]
-    for path in covered:
-        line += ["--ro-bind-try", path, path]
-    for path in sorted(set(jail.writable) - {"/"}, key=_depth):
-        line += ["--bind-try", path, path]
+    for path in sorted({*covered, *jail.writable} - {"/"}, key=_depth):
+        bind = "--bind-try" if path in jail.writable else "--ro-bind-try"
+        line += [bind, sources.get(path, path), path]
     for path, target in jail.links:
         line += ["--symlink", target, path]
     for path in survey.opaque:

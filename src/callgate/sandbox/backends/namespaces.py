@@ -10,7 +10,7 @@ The layout, from the bottom up:
     /                 as it is, read-only (unless all is writable)
     /dev /proc /tmp   new: harmless devices, own processes read-only, empty
     opaque paths      empty, read-only, but for readable roots and links in them
-    writable roots    as they were before all turned read-only
+    writable roots    as they were before all turned read-only, or their replacements
     protected paths   themselves, read-only, on themselves
     hidden paths      nothing, read-only, but for what is revealed in them
 
@@ -84,7 +84,10 @@ def enter(layout: Layout, user: int, group: int) -> dict[str, int]:
     if "stand_in" in layout:
         _stand_in(*layout["stand_in"])
     roots = sorted({*layout["writable"], *layout["readable"]} - {"/"}, key=_depth)
-    clones = {path: clone for path in roots if (clone := _clone(path)) is not None}
+    sources = layout.get("replacements", {})
+    clones = {
+        path: clone for path in roots if (clone := _clone(sources.get(path, path))) is not None
+    }
     for path in set(clones).difference(layout["writable"]):
         _make_read_only(clones[path])
     revealed = {path: clone for path in layout["revealed"] if (clone := _clone(path)) is not None}

@@ -180,8 +180,13 @@ def _filter(
 
 
 def layout(jail: Jail) -> Layout:
-    covers = (*jail.opaque, *((_TMP,) if jail.fresh_tmp else ()))
-    covered = [path for path in jail.readable if path not in covers and below_any(path, covers)]
+    replaced = dict(jail.replacements)
+    covers = (*jail.opaque, *((_TMP,) if jail.fresh_tmp else ()), *replaced)
+    covered = [
+        path
+        for path in jail.readable
+        if path in replaced or (path not in covers and below_any(path, covers))
+    ]
     result = Layout(
         writable=list(jail.writable),
         readable=covered,
@@ -193,6 +198,8 @@ def layout(jail: Jail) -> Layout:
         fresh_tmp=jail.fresh_tmp,
         own_network=jail.network is not Network.ALL,
     )
+    if replaced:
+        result["replacements"] = replaced
     if jail.network is Network.HOSTS:
         result["proxy"] = _PROXY_PORT
     return result
