@@ -141,6 +141,14 @@ def test_an_agent_without_an_instance_is_not_started_with_its_hooks(place: Path)
     assert "no callgate instance runs" in done.stderr
 
 
+def test_a_file_is_created_through_a_descriptor_of_the_program(place: Path) -> None:
+    """As Claude Code creates the file for the output of a command."""
+    script = "import os; os.dup2(os.open('.', os.O_RDONLY), 700); open('/proc/self/fd/700/made', 'x').close()"
+    done = sandbox(place, "--", sys.executable, "-c", script)
+    assert done.returncode == 0, done.stderr
+    assert (place / "work/made").exists()
+
+
 def test_a_program_that_is_not_there_is_said_so(place: Path) -> None:
     done = sandbox(place, "--", "no-such-program")
     assert done.returncode == 127

@@ -43,6 +43,9 @@ def write_below_a_descriptor(path):
 def write_absolute(path): write(os.path.abspath(path))
 def write_with_dots(path): write(os.path.join("d", "..", path))
 def write_through_process_files(path): write("/proc/self/cwd/" + path)
+def write_through_a_descriptor_of_its_own(path):
+    parent = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+    os.dup2(parent, 700); write(f"/proc/self/fd/700/" + os.path.basename(path))
 def write_through_devices(path): write("/dev/fd/../cwd/" + path)
 def write_through_a_link_to_it(path):
     os.symlink(os.path.abspath(path), "dangling"); write("dangling")

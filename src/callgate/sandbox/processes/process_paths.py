@@ -19,6 +19,8 @@ _AT_CWD = (-100, -100 & 0xFFFFFFFF)
 _LONGEST = 4096
 _MOST_LINKS = 40
 _NO_MAGIC_LINKS = 2
+_WALKED = (errno.ELOOP, errno.ENOSYS, errno.EPERM, errno.ENOENT)
+"""Errors after which a path is walked. ENOENT: through `/proc/self`, which is us for the kernel."""
 _HOW = struct.pack("=3Q", os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY, 0, _NO_MAGIC_LINKS)
 
 
@@ -55,7 +57,7 @@ def location(pid: int, base: bytes, raw: bytes, *, follow: bool) -> bytes:
     try:
         descriptor = _open_directory(base, head or b".")
     except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENOSYS, errno.EPERM):
+        if error.errno not in _WALKED:
             raise
         return _walk(pid, base, raw, follow=follow)
     try:
