@@ -111,8 +111,8 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     suffixes: tuple[str, ...]
     exempt: frozenset[str]
     """Directories in which no name counts: those of packages."""
-    allowed: tuple[str, ...] = ()
-    """Paths below a root that may be created all the same."""
+    allowed: frozenset[str] = frozenset()
+    """A directory and a file in it, at any depth, that may be created all the same."""
 
 
 class Replacement(msgspec.Struct, frozen=True):

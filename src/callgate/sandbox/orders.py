@@ -55,7 +55,7 @@ class ProtectedNames(TypedDict):
     exempt: list[bytes]
     """Directories in which no name counts."""
     allowed: list[bytes]
-    """Paths below a root that may be created all the same."""
+    """A directory and a file in it, at any depth, that may be created all the same."""
 
 
 class Listener(TypedDict):

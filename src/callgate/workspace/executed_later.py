@@ -27,7 +27,7 @@ import msgspec
 from callgate.core.commands import DISABLED, LeftBehind
 from callgate.core.text import git_settings
 from callgate.workspace.git.protected_repositories import named_by, text_of
-from callgate.workspace.protected import EXEMPT, NAMES, PAIRS, SUFFIXES
+from callgate.workspace.protected import ALLOWED, EXEMPT, NAMES, PAIRS, SUFFIXES
 
 MOST_SECONDS = 30.0
 """For one search. One of 100,000 names takes about half a second."""
@@ -129,7 +129,7 @@ class _Search:
         for entry in self._entries(directory):
             if entry.is_dir(follow_symlinks=False):
                 yield from self._files(entry.path)
-            else:
+            elif "/".join(entry.path.split("/")[-2:]) not in ALLOWED:
                 yield entry.path
 
     def _look_at_git(self, entry: os.DirEntry[str], root: str) -> None:

@@ -143,6 +143,9 @@ SUFFIXES = (".code-workspace", ".sublime-project")
 EXEMPT = frozenset({"node_modules", ".venv", "venv", ".tox", ".nox", "__pycache__"})
 """Directories of installed packages. No program looks for these names in them, and packages
 contain many of them."""
+ALLOWED = frozenset({".opencode/.gitignore"})
+"""Files under a protected name that an agent creates when it starts, and does not start without.
+They run nothing."""
 _FIRSTS = frozenset(pair.partition("/")[0] for pair in PAIRS)
 
 

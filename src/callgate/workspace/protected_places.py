@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from callgate.workspace.git import protected_repositories
-from callgate.workspace.protected import EXEMPT, runs_here
+from callgate.workspace.protected import ALLOWED, EXEMPT, runs_here
 
 DEPTH = 6
 """Levels of directories that are looked at, the root's own among them."""
@@ -53,11 +53,29 @@ def _found(root: str) -> Iterator[str]:
             elif entry.name == ".git" and entry.is_file(follow_symlinks=False):
                 yield entry.path
                 yield from _elsewhere(entry.path, root)
+            elif is_directory and (missing := _allowed_in(entry)):
+                yield from _around(entry.path, missing)
             elif runs_here(inside):
                 if not entry.is_symlink() or entry.name in (".git", _OURS):
                     yield entry.path
             elif is_directory and level < DEPTH and entry.name not in EXEMPT:
                 waiting.append((inside, level + 1))
+
+
+def _allowed_in(entry: os.DirEntry[str]) -> set[str]:
+    """Files that may be created in a protected directory, and do not exist yet."""
+    names = {
+        file for name, _, file in (path.partition("/") for path in ALLOWED) if name == entry.name
+    }
+    return {name for name in names if not os.path.lexists(os.path.join(entry.path, name))}
+
+
+def _around(directory: str, missing: set[str]) -> Iterator[str]:
+    """What a directory contains, but not itself: a file may be created in it. Which one is
+    decided when it is created (`sandbox/processes/creations`)."""
+    for entry in _entries(directory):
+        if entry.name not in missing and not entry.is_symlink():
+            yield entry.path
 
 
 def _elsewhere(file: str, root: str) -> Iterator[str]:

@@ -307,3 +307,32 @@ def test_the_login_of_a_killed_run_is_saved_by_the_next_one(place: Path) -> None
     assert done.returncode == 3, done
     assert json.loads((person / ".codex/auth.json").read_text()) == {"tokens": {"refresh_token": "new"}}
     assert list((place / "gate/run").glob("agent-home-*")) == []
+
+
+def test_after_a_run_all_that_it_left_to_be_executed_later_is_printed(place: Path) -> None:
+    names = [f"d{n}/.vscode/tasks.json" for n in range(30)]
+    script = f"""
+    for name in {" ".join(names)}; do mkdir -p $(dirname $name); (echo x > $name) 2>/dev/null; done
+    mkdir -p b; printf '[core]\\nfsmonitor = ./x\\n' > b/config; mkdir b/objects b/refs
+    kill -9 $$
+    """
+    done = sandbox(place, "--", "sh", "-c", script)
+    assert done.returncode == 128 + 9
+    assert all(name in done.stderr for name in names)
+    assert "git would run programs by b/config (core.fsmonitor): renamed" in done.stderr
+    assert not (place / "work/b/config").exists()
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_opencode_creates_the_file_that_it_does_not_start_without(place: Path, exists: bool) -> None:
+    if exists:
+        (place / "work/.opencode/agent").mkdir(parents=True)
+    script = """
+    mkdir -p .opencode && echo x > .opencode/.gitignore && echo started
+    echo x > .opencode/opencode.json; mkdir .opencode/plugin; echo x > .opencode/plugin/x.ts; mv .opencode/.gitignore .opencode/opencode.json
+    """
+    done = sandbox(place, "--no-hooks", "--", agent(place, "opencode", script))
+    assert done.stdout == "started\n", done.stderr
+    left = [path.name for path in (place / "work/.opencode").rglob("*") if path.is_file()]
+    assert left == [".gitignore"]
+    assert "not written: .opencode/opencode.json, .opencode/plugin/x.ts" in done.stderr

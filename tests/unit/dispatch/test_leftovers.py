@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -9,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from callgate.core.sessions import Mode
-from callgate.dispatch.commands.sandboxes import Sandbox, Surroundings
+from callgate.core.commands import Command
+from callgate.core.sessions import Mode, Session
+from callgate.dispatch.commands.sandboxes import Enclosure, Sandbox, Surroundings
+from callgate.sandbox.jails import Profile
 from callgate.sandbox.plans import Backend
 from callgate.tools.shell import Shell
 from tests.needs import needs
@@ -192,3 +197,31 @@ async def test_a_name_that_wins_the_race_against_the_refusal_is_reported(workspa
     run = Bench(workspace, Shell, sandbox=sandbox, mode=Mode.WRITE).run
     result = await run("shell", {"command": "/usr/bin/python3 race.py", "timeout_seconds": 60})
     assert (workspace / ".envrc").exists() == (later(".envrc") in result.content[0].text)
+
+
+async def test_a_host_creates_nothing_that_is_executed_later_and_its_end_is_searched(
+    workspace: Path, sandbox: Sandbox
+) -> None:
+    reported = asyncio.Event()
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "git would run programs by" in record.getMessage():
+                reported.set()
+
+    handler = Handler()
+    logging.getLogger("callgate.dispatch.commands.launchers").addHandler(handler)
+    session = Session(workspace=str(workspace), mode=Mode.WRITE)
+    await sandbox.ready()
+    launcher = sandbox.process_launcher(Enclosure(Profile.WORKSPACE), session)
+    script = "mkdir e; echo '[core] editor = ./x' > e/config; mkdir e/objects e/refs; echo x > .envrc"
+    reading, writing = os.pipe()
+    command = Command(argv=("/bin/bash", "-c", script), cwd=str(workspace), env={"PATH": os.defpath}, stdin=reading)
+    async with asyncio.timeout(60), await launcher.start(command, lambda *_: None) as running:
+        ended = await running.wait()
+        assert ended.left.refused == (f"{workspace}/.envrc",)
+        await reported.wait()
+    assert (workspace / "e/config.disabled-by-callgate").exists() and not (workspace / "e/config").exists()
+    logging.getLogger("callgate.dispatch.commands.launchers").removeHandler(handler)
+    os.close(reading)
+    os.close(writing)

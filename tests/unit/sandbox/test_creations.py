@@ -151,5 +151,5 @@ async def test_a_path_that_an_agent_needs_is_allowed_and_no_other(world: World) 
     script = (
         "mkdir .opencode; echo x > .opencode/.gitignore && (echo x > .opencode/opencode.json) 2>/dev/null || echo no"
     )
-    out, refused = await inside(world, ("/bin/sh", "-c", script), allowed=(".opencode/.gitignore",))
+    out, refused = await inside(world, ("/bin/sh", "-c", script), allowed=protected.ALLOWED)
     assert out == "no\n" and refused == (f"{world.workspace}/.opencode/opencode.json",)

@@ -208,5 +208,13 @@ def test_a_link_is_left_out_unless_it_stands_for_a_repository_or_for_us(tmp_path
     assert places(tmp_path) == {".git", ".callgate"}
 
 
+def test_a_directory_in_which_an_agent_creates_a_file_at_its_start_stays_open_for_it(tmp_path: Path) -> None:
+    make(tmp_path, ".opencode/agent/a.md", "sub/.opencode/opencode.json")
+    ours = ".callgate/settings.toml"
+    assert places(tmp_path) == {ours, ".opencode/agent", "sub/.opencode/opencode.json"}
+    make(tmp_path, ".opencode/.gitignore")
+    assert places(tmp_path) == {ours, ".opencode", "sub/.opencode/opencode.json"}
+
+
 def test_a_root_that_cannot_be_read_still_gives_our_own(tmp_path: Path) -> None:
     assert places(tmp_path / "missing") == {".callgate/settings.toml"}

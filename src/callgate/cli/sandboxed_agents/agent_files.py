@@ -4,17 +4,13 @@ read-only in it; the agent's own directories in the user's home are those of `ag
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import msgspec
 
 from callgate.cli.errors import CliError
 from callgate.config.agents.settings_files import AGENTS, settings_files
 from callgate.sandbox.jails import Jail, below_any, is_below
-
-STARTS_WITH: Mapping[str, tuple[str, ...]] = {"opencode": (".opencode/.gitignore",)}
-"""Below the workspace: protected names that an agent creates when it starts, and does not start
-without. They run nothing."""
 
 
 def without_later_runs(jail: Jail, workspace: str, *, is_agent: bool) -> Jail:

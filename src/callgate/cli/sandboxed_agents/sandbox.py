@@ -21,7 +21,7 @@ import msgspec
 from callgate.cli.errors import CliError
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.sandboxed_agents import terminal_runs
-from callgate.cli.sandboxed_agents.agent_files import STARTS_WITH, without_later_runs
+from callgate.cli.sandboxed_agents.agent_files import without_later_runs
 from callgate.config.agents.settings_files import (
     AGENTS,
     hook_directory,
@@ -158,7 +158,7 @@ async def _run_proxied(around: Sandbox, jail: Jail, command: Command) -> int:
     await around.ready()
     plan = choose(jail, around.backends)
     home = around.surroundings.callgate_home
-    launcher = around.launchers.jailed(plan, around.backends, home)
+    launcher = around.launchers.jailed(plan, around.backends, home, searches=False)
 
     def show(stream: Stream, data: bytes) -> None:
         target = sys.stdout if stream == "stdout" else sys.stderr
@@ -200,15 +200,7 @@ def _jail(
     if rules is not None and (bound := rules(workspace)):
         matches = find(bound, (workspace,), ())
         jail = with_masks(jail, matches.hidden, matches.read_only)
-    return _with_names(without_later_runs(jail, workspace, is_agent=agent is not None), agent)
-
-
-def _with_names(jail: Jail, agent: str | None) -> Jail:
-    """The jail in which the agent may create what it cannot start without."""
-    if jail.names is None:
-        return jail
-    names = msgspec.structs.replace(jail.names, allowed=STARTS_WITH.get(agent or "", ()))
-    return msgspec.structs.replace(jail, names=names)
+    return without_later_runs(jail, workspace, is_agent=agent is not None)
 
 
 def _roots(settings: Settings, program: str) -> Iterable[Root]:

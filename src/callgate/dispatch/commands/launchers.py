@@ -71,10 +71,13 @@ class Launchers:
         """With nothing around the commands."""
         return WarmLauncher(self.broker, self.zygotes, None)
 
-    def jailed(self, plan: Plan, backends: tuple[Backend, ...], home: str) -> Jailed:
+    def jailed(
+        self, plan: Plan, backends: tuple[Backend, ...], home: str, *, searches: bool = True
+    ) -> Jailed:
+        """`searches`: look for files that are executed later, when a command has ended."""
         bwrap = next((each.path for each in backends if isinstance(each, Bubblewrap)), None)
         launcher = WarmLauncher(self.broker, self.zygotes, plan, bwrap=bwrap)
-        return Jailed(launcher, plan, home, self._leases)
+        return Jailed(launcher, plan, home, self._leases, searches=searches)
 
     def with_rules(
         self,
@@ -191,9 +194,16 @@ class Jailed:
     """Starts commands in a jail, and says so if it is the jail that fails."""
 
     def __init__(
-        self, launcher: BrokerLauncher, plan: Plan, home: str, leases: Leases | None
+        self,
+        launcher: BrokerLauncher,
+        plan: Plan,
+        home: str,
+        leases: Leases | None,
+        *,
+        searches: bool = True,
     ) -> None:
         self._launcher = launcher
+        self._searches = searches
         self.plan = plan
         self._home = home
         self._writable = plan.jail.writable
@@ -210,7 +220,8 @@ class Jailed:
             jail = self.plan.jail
             if command.stdin is not None:  # a host or server: nobody reads a result of it
                 lasting = await self._start(command, on_output)
-                lasting.then(lambda: _search(jail, began).add_done_callback(_report))
+                if self._searches:
+                    lasting.then(lambda: _search(jail, began).add_done_callback(_report))
                 return lasting
             command = _with_submodules(command, self._writable)
             errors = _Errors(on_output)

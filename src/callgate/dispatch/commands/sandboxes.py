@@ -398,6 +398,7 @@ class Sandbox:
                 pairs=names.PAIRS,
                 suffixes=names.SUFFIXES,
                 exempt=names.EXEMPT,
+                allowed=names.ALLOWED,
             ),
             code=_our_code(),
         )

@@ -69,7 +69,8 @@ class Creations:
             return _configures(kind, source)
         if not self._is_protected(names) and not self._makes_pair(names, kind, source):
             return False
-        return inside not in self._allowed and not self._is_git(pid)
+        is_allowed = kind == OPEN and b"/".join(names[-2:]) in self._allowed
+        return not is_allowed and not self._is_git(pid)
 
     def _is_of_interest(self, names: list[bytes]) -> bool:
         return (
