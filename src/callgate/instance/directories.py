@@ -11,10 +11,13 @@ A path counts as where it leads, after all links.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from callgate.config.agents import hook_switches
+from callgate.config.agents.settings_files import AGENTS, token_file
 from callgate.config.load import SettingsError
 from callgate.config.trust import is_trusted
 from callgate.core.errors import ToolPermissionDenied
@@ -22,6 +25,9 @@ from callgate.core.sessions import Mode, Session, pool_workspace
 from callgate.instance.errors import CannotServe
 from callgate.policy.rules import is_within
 from callgate.wiring.runtime import Wired
+
+_MOST_INSPECTED = 10_000
+_log = logging.getLogger("callgate.hooks")
 
 Path = str | os.PathLike[str]
 
@@ -61,6 +67,8 @@ class ServedDirectories:
         self.roots = tuple(roots)
         self.mode = mode
         self._wired = wired
+        self._inspected: set[str] = set()
+        """Directories whose settings for agents were looked at."""
 
     def open_session(self, cwd: str | None, id: str) -> Session:
         """A session in the directory of a peer. Raises `ToolPermissionDenied`."""
@@ -77,4 +85,22 @@ class ServedDirectories:
                 reason="workspace_gone",
             ) from error
         session.id = id
+        self._inspect(directory)
         return session
+
+    def _inspect(self, directory: str) -> None:
+        """Warn once about settings in a directory that turn an agent's hooks off."""
+        if directory in self._inspected:
+            return
+        if len(self._inspected) >= _MOST_INSPECTED:
+            self._inspected.clear()
+        self._inspected.add(directory)
+        home = self._wired.home.path
+        for agent in AGENTS:
+            if os.path.exists(token_file(home, agent)):
+                for switch in hook_switches.in_files(agent, directory, home):
+                    _log.warning(
+                        "%s: %s would run calls that callgate does not see",
+                        switch,
+                        AGENTS[agent].label,
+                    )

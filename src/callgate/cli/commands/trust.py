@@ -6,6 +6,7 @@ import os
 from argparse import Namespace
 
 from callgate.cli.errors import OK, CliError
+from callgate.cli.hooks.checks import warnings as hook_warnings
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.ui.output import print_json
 from callgate.cli.ui.terminal import say
@@ -62,7 +63,11 @@ def _change(home: Home, directory: str, options: Namespace) -> None:
             message += " Each of its MCP servers still needs callgate mcp approve."
         for name in brought_items(real):
             message += f"\n  {visible(name)}" + (f" ({unseen[name]})" if name in unseen else "")
+    notes = [] if options.remove else hook_warnings(home.path, [real])
     if options.json:
-        print_json({"directory": real, "trusted": not options.remove, "changed": changed})
-    else:
-        say(message)
+        report = {"directory": real, "trusted": not options.remove, "changed": changed}
+        print_json({**report, "warnings": notes})
+        return
+    say(message)
+    for note in notes:
+        say(visible(f"callgate: {note}"))

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from callgate.cli.hooks import editing, hook_client, scripts
+from callgate.cli.hooks import editing, hook_client
 from callgate.cli.hooks.codex_hooks import trust_status
-from callgate.config.agents.jsonc_edits import NotJson, parse, value_of
-from callgate.config.agents.settings_files import AGENTS, DIRECTORY, settings_files, user_file
+from callgate.config.agents import hook_switches
+from callgate.config.agents.settings_files import AGENTS, DIRECTORY, user_file
 
 _VERSION_S = 20
 
@@ -97,10 +97,15 @@ def warnings(home: str, workspaces: Sequence[str]) -> list[str]:
     found: dict[str, None] = {}
     for agent in AGENTS:
         for workspace in workspaces:
-            for path, entries in installed_files(home, agent, workspace).items():
+            holding = installed_files(home, agent, workspace)
+            for path, entries in holding.items():
                 for hook in map(_hook, entries):
                     if "url" in hook:
                         found[f"{path}: {http_problem(agent, str(hook['url']))}"] = None
+            if holding:
+                label = AGENTS[agent].label
+                for switch in hook_switches.in_files(agent, workspace, home):
+                    found[f"{switch}: {label} would run calls that callgate does not see"] = None
     return list(found)
 
 
@@ -133,8 +138,8 @@ def _problems(agent: str, home: str, workspace: str) -> list[str]:
     script = os.path.join(home, DIRECTORY, agent, "hook")
     if not os.access(script, os.X_OK):
         problems.append(f"{script} is missing: callgate hook install {agent}")
-    for path in settings_files(agent, workspace):
-        problems += [f"{path} {each}" for each in _what_turns_hooks_off(path, home, agent)]
+    problems += hook_switches.in_files(agent, workspace, home)
+    problems += hook_switches.in_environment(agent, os.environ)
     return problems
 
 
@@ -180,31 +185,6 @@ def _differing(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
 def _hook(entry: dict[str, Any]) -> dict[str, Any]:
     listed = entry.get("hooks")
     return listed[0] if isinstance(listed, list) and listed else entry
-
-
-def _what_turns_hooks_off(path: str, home: str, agent: str) -> list[str]:
-    """What a file of settings says that keeps our hook from being run."""
-    try:
-        text = editing.read(path) if path.endswith(".json") else None
-        settings = value_of(text, parse(text)) if text and text.strip() else {}
-    except NotJson:
-        return ["is not JSON, so the agent may read none of it"]
-    if not isinstance(settings, dict):
-        return []
-    problems = []
-    config = settings.get("hooksConfig")
-    config = config if isinstance(config, dict) else {}
-    if config.get("enabled") is False or settings.get("disableAllHooks") is True:
-        problems.append("turns all hooks off")
-    ours = ("callgate", scripts.command(home, agent, "pre"))
-    hooks = settings.get("hooks")
-    for disabled in (
-        config.get("disabled"),
-        hooks.get("disabled") if isinstance(hooks, dict) else 0,
-    ):
-        if isinstance(disabled, list) and any(each in disabled for each in ours):
-            problems.append("turns callgate's hook off by its name")
-    return problems
 
 
 def _codex_trust(

@@ -29,7 +29,7 @@ from callgate.config.agents.jsonc_edits import (
     with_item,
     without_items,
 )
-from callgate.config.agents.settings_files import hook_directory
+from callgate.config.agents.settings_files import hook_directory, hook_name
 
 _EVENTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "claude": (("PreToolUse", "pre"), ("PostToolUse", "post"), ("PostToolUseFailure", "post")),
@@ -91,7 +91,8 @@ def _entry(agent: str, home: str, phase: str, wait_s: float) -> dict[str, Any]:
     if agent == "claude" and phase == "pre":
         hook["onFailure"] = "block"
     if agent in ("gemini", "qwen"):
-        hook |= {"name": "callgate", "timeout": seconds * 1000}
+        name = hook_name(home, agent) if agent == "gemini" else "callgate"
+        hook |= {"name": name, "timeout": seconds * 1000}
     return {"matcher": ".*" if agent == "codex" else "*", "hooks": [hook]}
 
 

@@ -31,12 +31,12 @@ def install(options: Namespace) -> int:
     before = editing.read(path)
     had_http = bool(checks.posted_urls(home, agent, before or ""))
     try:
+        if not options.dry_run:
+            scripts.write_scripts(home, agent, wait_s, new_token=had_http)
         edit = installations.Edit(
             path, before, editing.with_hook(agent, home, before or "", wait_s)
         )
         changed = edit.after != before
-        if not options.dry_run:
-            scripts.write_scripts(home, agent, wait_s, new_token=had_http)
         if changed and not options.dry_run:
             editing.apply(edit)
             installations.remember(home, agent, edit, editing.original(agent, home, before))

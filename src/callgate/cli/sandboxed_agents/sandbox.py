@@ -72,6 +72,7 @@ def sandbox(options: Namespace) -> int:
     argv: list[str] = list(options.words)
     agent = _agent_of(argv[0])
     if agent is not None and not options.no_hooks:
+        _refuse_switches(home.path, agent, argv, options.workspace)
         argv = _with_hooks(home.path, agent, argv, settings.hooks)
     workspace = os.path.realpath(options.workspace)
     around = Sandbox(surroundings(home, settings))
@@ -233,6 +234,28 @@ def _agent_of(program: str) -> str | None:
     return next((agent for agent, each in AGENTS.items() if each.program == name), None)
 
 
+def _refuse_switches(home: str, agent: str, argv: list[str], workspace: str) -> None:
+    """Refuse to start an agent that would run without its hooks. Raises `CliError`."""
+    from callgate.config.agents import hook_switches  # lazy: for agents alone  # noqa: PLC0415
+
+    switches = hook_switches.SWITCHES[agent]
+    found = hook_switches.in_arguments(agent, argv[1:])
+    found += hook_switches.in_environment(agent, os.environ)
+    if switches.outranking:
+        found += hook_switches.in_managed_file(agent, home)
+    else:
+        found += hook_switches.in_files(agent, os.path.realpath(workspace), home)
+    if found:
+        raise CliError(
+            f"{AGENTS[agent].label} would run without callgate's hooks: {'; '.join(found)}",
+            hint="Remove that, or add --no-hooks to rely on the sandbox alone.",
+            error_class=ToolErrorClass.PERMISSION_DENIED,
+            reason="hooks_turned_off",
+        )
+    # A variable that is set is not read from a file of variables.
+    os.environ.update({name: "0" for name in switches.variables if name not in os.environ})
+
+
 def _with_hooks(home: str, agent: str, argv: list[str], hooks: HooksTable) -> list[str]:
     """The command line with the agent's hooks for this run."""
     if not live(home):
@@ -245,11 +268,13 @@ def _with_hooks(home: str, agent: str, argv: list[str], hooks: HooksTable) -> li
         installations,
         scripts,
     )
+    from callgate.config.agents import hook_switches  # lazy: for agents alone  # noqa: PLC0415
 
     scripts.write_scripts(home, agent, hooks.wait_s)
     if agent == "claude":
         path = os.path.join(hook_directory(home, agent), "run-settings.json")
-        text = editing.with_hook(agent, home, "", hooks.wait_s)
+        on = '{"disableAllHooks": false}'  # outranks settings of the user and of a repository
+        text = editing.with_hook(agent, home, on, hooks.wait_s)
         editing.apply(installations.Edit(path, None, text))
         return [argv[0], "--settings", path, *argv[1:]]
     if not editing.entries(agent, editing.read(user_file(agent)) or "", home):
@@ -257,4 +282,4 @@ def _with_hooks(home: str, agent: str, argv: list[str], hooks: HooksTable) -> li
             f"{AGENTS[agent].label} takes hooks from its settings only, and has none of callgate's",
             hint=f"callgate hook install {agent}, or --no-hooks to rely on the sandbox alone.",
         )
-    return argv
+    return [argv[0], *hook_switches.SWITCHES[agent].outranking, *argv[1:]]

@@ -94,5 +94,17 @@ def sockets_directory(home: str) -> str:
     return os.path.join(home, DIRECTORY, SOCKETS)
 
 
+def hook_name(home: str, agent: str) -> str:
+    """Name of our hook in the agent's settings. A repository's settings can turn a hook off by
+    its name, so the name follows from the token, which no repository knows."""
+    import hashlib  # lazy: most who load this need no name  # noqa: PLC0415
+
+    try:
+        with open(token_file(home, agent), "rb") as file:
+            return f"callgate-{hashlib.sha256(file.read(256)).hexdigest()[:16]}"
+    except OSError:
+        return "callgate"
+
+
 def token_file(home: str, agent: str) -> str:
     return os.path.join(hook_directory(home, agent), "token")

@@ -99,7 +99,7 @@ def test_a_changed_hook_in_another_form_is_not_guarded(agent: str) -> None:
     [
         ("gemini", {"hooksConfig": {"enabled": False}}),
         ("gemini", {"hooksConfig": {"disabled": ["callgate"]}}),
-        ("qwen", {"hooksConfig": {"disabled": ["callgate"]}}),
+        ("qwen", {"disableAllHooks": True}),
         ("claude", {"disableAllHooks": True}),
     ],
 )

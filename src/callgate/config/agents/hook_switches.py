@@ -1,0 +1,230 @@
+"""Settings, variables and options by which an agent runs without hooks: one table of all agents.
+
+    agent      a repository's file            outranked in the sandbox by
+    claude     .claude/settings*.json         --settings
+    codex      .codex/config.toml             -c features.hooks=true
+    gemini     .gemini/settings.json          nothing: refused
+    qwen       .qwen/settings.json, .env      nothing: refused; variables that are set
+    opencode   none that is known
+    others     none that is known
+
+The readers are strict: a value that is not plainly harmless counts as a switch, because agents
+convert values in their own ways (`"enabled": "false"`, `"hooks": null`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from callgate.config.agents.jsonc_edits import parse, value_of
+from callgate.config.agents.settings_files import hook_name, settings_files
+
+_LARGEST = 4 * 1024 * 1024
+
+Reader = Callable[[dict[str, Any], str], Iterator[str]]
+"""Reasons why settings turn hooks off; the second argument is the name of our hook."""
+
+
+class Switches(msgspec.Struct, frozen=True, kw_only=True):
+    files: tuple[str, ...] = ()
+    """Relative to the workspace, or to a directory above it."""
+    env_files: tuple[str, ...] = ()
+    """Files of variables, in the same directories."""
+    managed: str | None = None
+    """The administrator's file, which outranks all others."""
+    read: Reader | None = None
+    variables: tuple[str, ...] = ()
+    """Any value but these of `OFF` turns hooks off."""
+    options: tuple[tuple[str, ...], ...] = ()
+    """Options of the command line, each with the beginnings of values that count; none: all."""
+    outranking: tuple[str, ...] = ()
+    """Options that turn hooks on, whatever files of the user or a repository contain."""
+
+    @property
+    def is_outranked(self) -> bool:
+        return bool(self.outranking)
+
+
+OFF = ("", "0", "false")
+
+
+def _read_disable_all(settings: dict[str, Any], name: str) -> Iterator[str]:
+    if settings.get("disableAllHooks", False) is not False:
+        yield "turns all hooks off (disableAllHooks)"
+
+
+def _read_gemini(settings: dict[str, Any], name: str) -> Iterator[str]:
+    config = settings.get("hooksConfig", {})
+    if not isinstance(config, dict) or config.get("enabled", True) is not True:
+        yield "turns all hooks off (hooksConfig.enabled)"
+    elif (disabled := config.get("disabled", [])) != [] and (
+        not isinstance(disabled, list) or {name, "callgate"} & {str(each) for each in disabled}
+    ):
+        yield "turns callgate's hook off by its name (hooksConfig.disabled)"
+    hooks = settings.get("hooks", {})
+    if not isinstance(hooks, dict):
+        yield "replaces all hooks (hooks)"
+
+
+def _read_qwen(settings: dict[str, Any], name: str) -> Iterator[str]:
+    yield from _read_disable_all(settings, name)
+    variables = settings.get("env", {})
+    for variable in SWITCHES["qwen"].variables:
+        if not isinstance(variables, dict) or variable in variables:
+            yield f"turns all hooks off (env.{variable})"
+
+
+def _read_codex(settings: dict[str, Any], name: str) -> Iterator[str]:
+    features = settings.get("features", {})
+    for feature in ("hooks", "codex_hooks"):
+        if not isinstance(features, dict) or features.get(feature, True) is not True:
+            yield f"turns all hooks off (features.{feature})"
+
+
+SWITCHES: Mapping[str, Switches] = {
+    "claude": Switches(
+        files=(".claude/settings.json", ".claude/settings.local.json"),
+        managed="/etc/claude-code/managed-settings.json",
+        read=_read_disable_all,
+        variables=("CLAUDE_CODE_SAFE_MODE", "CLAUDE_CODE_SIMPLE"),
+        options=(("--bare",), ("--safe-mode",), ("--settings",)),
+        outranking=("--settings",),
+    ),
+    "codex": Switches(
+        files=(".codex/config.toml",),
+        read=_read_codex,
+        options=(
+            ("--disable", "hooks", "codex_hooks"),
+            ("-c", "features"),
+            ("--config", "features"),
+        ),
+        outranking=("-c", "features.hooks=true"),
+    ),
+    "gemini": Switches(
+        files=(".gemini/settings.json",),
+        managed="/etc/gemini-cli/settings.json",
+        read=_read_gemini,
+    ),
+    "qwen": Switches(
+        files=(".qwen/settings.json",),
+        env_files=(".env", ".qwen/.env"),
+        managed="/etc/qwen-code/settings.json",
+        read=_read_qwen,
+        variables=("QWEN_CODE_SAFE_MODE", "QWEN_CODE_SIMPLE"),
+        options=(("--bare",), ("--safe-mode",)),
+    ),
+    "opencode": Switches(variables=("OPENCODE_PURE",), options=(("--pure",),)),
+    "cursor": Switches(),
+    "vibe": Switches(),
+    "kimi": Switches(),
+}
+
+
+def in_files(agent: str, workspace: str, home: str) -> list[str]:
+    """Sentences about files that turn the agent's hooks off in a workspace: the repository's, the
+    user's and the administrator's."""
+    switches = SWITCHES[agent]
+    found = in_managed_file(agent, home)
+    for path in _files(agent, workspace):
+        if path.endswith((".json", ".toml")) and switches.read is not None:
+            found += [f"{path} {reason}" for reason in _reasons(agent, path, home)]
+    for path in _beside(workspace, switches.env_files):
+        text = _text(path) or ""
+        found += [
+            f"{path} turns all hooks off ({name})" for name in switches.variables if name in text
+        ]
+    return found
+
+
+def in_managed_file(agent: str, home: str) -> list[str]:
+    """The same about the administrator's file alone, which nothing outranks."""
+    path = SWITCHES[agent].managed
+    return [] if path is None else [f"{path} {reason}" for reason in _reasons(agent, path, home)]
+
+
+def in_environment(agent: str, environ: Mapping[str, str]) -> list[str]:
+    names = SWITCHES[agent].variables
+    on = [name for name in names if environ.get(name, "").strip().lower() not in OFF]
+    return [f"the variable {name} turns all hooks off" for name in on]
+
+
+def in_arguments(agent: str, argv: Sequence[str]) -> list[str]:
+    """Options of a command line that turn hooks off, or replace the settings that have them."""
+    found = []
+    for option, *values in SWITCHES[agent].options:
+        for word, following in zip(argv, (*argv[1:], ""), strict=False):
+            value = _value_of(option, word, following)
+            if value is not None and (not values or value.strip().startswith(tuple(values))):
+                found.append(f"the option {option} turns hooks off or replaces them")
+    return list(dict.fromkeys(found))
+
+
+def _value_of(option: str, word: str, following: str) -> str | None:
+    """The value of an option in one of its spellings: `-c X`, `-cX`, `--config=X`, `--safeMode`;
+    None: the word is not this option."""
+    if not option.startswith("--"):
+        return (word[len(option) :].lstrip("=") or following) if word.startswith(option) else None
+    name, is_joined, value = word.partition("=")
+    if not name.startswith("--") or _plain(name) != _plain(option):
+        return None
+    return value if is_joined else following
+
+
+def _plain(option: str) -> str:
+    return option.replace("-", "").lower()
+
+
+def _files(agent: str, workspace: str) -> list[str]:
+    """Every settings file of the agent that counts in a workspace, each once."""
+    above = _beside(workspace, SWITCHES[agent].files)
+    return list(dict.fromkeys([*settings_files(agent, workspace), *above]))
+
+
+def _beside(workspace: str, names: Sequence[str]) -> Iterator[str]:
+    """Files in the workspace and in each directory above it, where agents look for a project."""
+    directory = os.path.abspath(workspace)
+    while True:
+        for name in names:
+            yield os.path.join(directory, name)
+        if directory == os.path.dirname(directory):
+            return
+        directory = os.path.dirname(directory)
+
+
+def _reasons(agent: str, path: str, home: str) -> list[str]:
+    read = SWITCHES[agent].read
+    text = _text(path)
+    if read is None or text is None or not text.strip():
+        return []
+    try:
+        settings = _parsed(path, text)
+    except ValueError:
+        return ["cannot be read, so nobody knows whether it turns hooks off"]
+    return list(read(settings, hook_name(home, agent)))
+
+
+def _parsed(path: str, text: str) -> dict[str, Any]:
+    """The settings in a file. Raises `ValueError`."""
+    if path.endswith(".toml"):
+        import tomllib  # lazy: for Codex alone  # noqa: PLC0415
+
+        return tomllib.loads(text)
+    found = value_of(text, parse(text))
+    if not isinstance(found, dict):
+        raise ValueError("not an object")
+    return found
+
+
+def _text(path: str) -> str | None:
+    """The text of a file; None where there is none. One that cannot be read is not JSON."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(_LARGEST).decode("utf-8", "replace").removeprefix("\ufeff")
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    except OSError:
+        return "?"

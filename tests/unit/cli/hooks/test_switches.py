@@ -1,0 +1,205 @@
+"""Settings that turn an agent's hooks off are reported everywhere, and never obeyed in the sandbox."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callgate.cli.hooks import checks
+from callgate.cli.main import main
+from callgate.config.agents import hook_switches
+from callgate.config.agents.settings_files import AGENTS, hook_name
+from callgate.config.home import Home
+from callgate.core.sessions import Mode
+from callgate.instance.directories import ServedDirectories
+from callgate.wiring.runtime import Wired
+
+OFF: list[tuple[str, str, Any]] = [
+    ("claude", ".claude/settings.json", {"disableAllHooks": True}),
+    ("claude", ".claude/settings.local.json", {"disableAllHooks": True}),
+    ("claude", ".claude/settings.json", {"disableAllHooks": "yes"}),
+    ("claude", ".claude/settings.json", "{broken"),
+    ("claude", ".claude/settings.json", "// note\n{/* x */ \"disableAllHooks\": true,}"),
+    ("codex", ".codex/config.toml", "[features]\nhooks = false\n"),
+    ("codex", ".codex/config.toml", "features.codex_hooks = false\n"),
+    ("codex", ".codex/config.toml", "features = {hooks = false}\n"),
+    ("gemini", ".gemini/settings.json", {"hooksConfig": {"enabled": False}}),
+    ("gemini", ".gemini/settings.json", {"hooksConfig": {"enabled": "false"}}),
+    ("gemini", ".gemini/settings.json", {"hooksConfig": {"enabled": 0}}),
+    ("gemini", ".gemini/settings.json", {"hooksConfig": None}),
+    ("gemini", ".gemini/settings.json", {"hooksConfig": {"disabled": ["callgate"]}}),
+    ("gemini", ".gemini/settings.json", {"hooksConfig": {"disabled": "callgate"}}),
+    ("gemini", ".gemini/settings.json", {"hooks": None}),
+    ("gemini", ".gemini/settings.json", {"hooks": []}),
+    ("qwen", ".qwen/settings.json", {"disableAllHooks": True}),
+    ("qwen", ".qwen/settings.json", {"disableAllHooks": "false"}),
+    ("qwen", ".qwen/settings.json", {"env": {"QWEN_CODE_SAFE_MODE": "1"}}),
+    ("qwen", ".qwen/.env", "export QWEN_CODE_SIMPLE=1\n"),
+    ("qwen", ".env", "A=1\nQWEN_CODE_SAFE_MODE = 1\n"),
+]  # fmt: skip
+HARMLESS: list[tuple[str, str, Any]] = [
+    ("claude", ".claude/settings.json", {"disableAllHooks": False, "model": "x"}),
+    ("claude", ".claude/settings.json", ""),
+    ("codex", ".codex/config.toml", "model = 'x'\n[features]\nhooks = true\n"),
+    ("gemini", ".gemini/settings.json", {"hooksConfig": {"enabled": True, "disabled": ["other"]}, "hooks": {}}),
+    ("qwen", ".qwen/settings.json", {"disableAllHooks": False, "env": {"A": "1"}}),
+    ("qwen", ".env", "A=1\n"),
+    ("kimi", ".kimi-code/config.toml", "hooks = []\n"),
+]  # fmt: skip
+OUTRANKED = ("claude", "codex")
+
+
+@pytest.fixture(autouse=True)
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository, below the user's home."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CALLGATE_HOME", str(tmp_path / "gate"))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.chdir(work)
+    return work
+
+
+def write(directory: Path, name: str, content: Any) -> Path:
+    path = directory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def home() -> str:
+    return os.environ["CALLGATE_HOME"]
+
+
+@pytest.mark.parametrize(("agent", "name", "content"), OFF)
+def test_status_serve_and_doctor_name_the_file_that_turns_hooks_off(
+    agent: str, name: str, content: Any, workspace: Path
+) -> None:
+    assert main(["hook", "install", agent]) == 0
+    assert checks.warnings(home(), [str(workspace)]) == []
+    path = write(workspace, name, content)
+    found = checks.look(home(), agent, str(workspace), 65.0)
+    assert any(str(path) in each for each in found.problems)
+    assert not found.is_guarded
+    assert any(str(path) in each for each in checks.warnings(home(), [str(workspace)]))
+
+
+@pytest.mark.parametrize(("agent", "name", "content"), OFF)
+def test_settings_in_a_directory_above_count_too(agent: str, name: str, content: Any, workspace: Path) -> None:
+    path = write(workspace, name, content)
+    below = workspace / "a/b"
+    below.mkdir(parents=True)
+    assert any(str(path) in each for each in hook_switches.in_files(agent, str(below), home()))
+
+
+@pytest.mark.parametrize(("agent", "name", "content"), HARMLESS)
+def test_other_settings_are_not_reported(agent: str, name: str, content: Any, workspace: Path) -> None:
+    assert main(["hook", "install", agent]) == 0
+    write(workspace, name, content)
+    assert hook_switches.in_files(agent, str(workspace), home()) == []
+
+
+@pytest.mark.parametrize(("agent", "name", "content"), [each for each in OFF if each[0] not in OUTRANKED])
+def test_the_sandbox_refuses_an_agent_whose_hooks_are_off(
+    agent: str, name: str, content: Any, workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(workspace, name, content)
+    assert main(["sandbox", "--", AGENTS[agent].program]) != 0
+    shown = capsys.readouterr().err
+    assert str(path) in shown
+    assert "--no-hooks" in shown
+
+
+@pytest.mark.parametrize(
+    ("agent", "words"),
+    [
+        ("claude", ["--bare"]),
+        ("claude", ["-p", "go", "--safe-mode"]),
+        ("claude", ["--settings", "{}"]),
+        ("claude", ["--settings={}"]),
+        ("codex", ["--disable", "hooks"]),
+        ("codex", ["exec", "--disable=codex_hooks", "go"]),
+        ("codex", ["-c", "features.hooks=false"]),
+        ("codex", ["-cfeatures.hooks=false"]),
+        ("codex", ["-c=features={hooks=false}"]),
+        ("codex", ["--config", "features.hooks=false"]),
+        ("codex", ["--config=features.codex_hooks=false"]),
+        ("qwen", ["--bare"]),
+        ("qwen", ["--safe-mode"]),
+        ("qwen", ["--safeMode=true"]),
+        ("opencode", ["run", "--pure"]),
+    ],
+)
+def test_the_sandbox_refuses_options_that_turn_hooks_off(
+    agent: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sandbox", "--", AGENTS[agent].program, *words]) != 0
+    assert "would run without callgate's hooks: the option -" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("agent", "words"),
+    [("codex", ["exec", "-c", "model=x", "go"]), ("claude", ["-p", "go"]), ("codex", ["--disable", "apps"])],
+)
+def test_other_options_are_not_refused(agent: str, words: list[str]) -> None:
+    assert hook_switches.in_arguments(agent, words) == []
+
+
+@pytest.mark.parametrize("agent", ["claude", "qwen"])
+def test_variables_that_turn_hooks_off_are_reported(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["hook", "install", agent]) == 0
+    (first, *_) = hook_switches.SWITCHES[agent].variables
+    for value, count in (("1", 1), ("true", 1), ("0", 0), ("", 0)):
+        monkeypatch.setenv(first, value)
+        assert len(hook_switches.in_environment(agent, os.environ)) == count
+    monkeypatch.setenv(first, "1")
+    assert any(first in each for each in checks.look(home(), agent, os.getcwd(), 65.0).problems)
+
+
+def test_every_agent_has_a_row() -> None:
+    assert set(hook_switches.SWITCHES) == set(AGENTS)
+
+
+def test_a_repository_cannot_know_the_name_of_the_hook_of_gemini(tmp_path: Path) -> None:
+    assert main(["hook", "install", "gemini"]) == 0
+    (entry,) = json.loads((tmp_path / ".gemini/settings.json").read_text())["hooks"]["BeforeTool"]
+    name = entry["hooks"][0]["name"]
+    assert name == hook_name(home(), "gemini") != "callgate"
+
+
+def test_trust_warns(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["hook", "install", "gemini"]) == 0
+    path = write(workspace, ".gemini/settings.json", {"hooksConfig": {"enabled": False}})
+    capsys.readouterr()
+    assert main(["trust", str(workspace)]) == 0
+    assert f"{path} turns all hooks off" in capsys.readouterr().err
+    assert main(["trust", str(workspace), "--json"]) == 0
+    assert str(path) in json.loads(capsys.readouterr().out)["warnings"][0]
+
+
+def test_serve_warns(workspace: Path) -> None:
+    assert main(["hook", "install", "claude"]) == 0
+    path = write(workspace, ".claude/settings.json", {"disableAllHooks": True})
+    command = [sys.executable, "-m", "callgate"]
+    serve = [*command, "serve", "--detach", "--no-http"]
+    started = subprocess.run(serve, capture_output=True, text=True, timeout=60, check=True)
+    subprocess.run([*command, "stop", "--now"], capture_output=True, timeout=60, check=True)
+    assert f"{path} turns all hooks off" in started.stderr
+
+
+def test_the_first_session_in_a_directory_warns_once(workspace: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert main(["hook", "install", "gemini"]) == 0
+    path = write(workspace, ".gemini/settings.json", {"hooks": None})
+    directories = ServedDirectories(Wired(Home(home()), audit=False), [str(workspace)], Mode.ASK)
+    with caplog.at_level(logging.WARNING, "callgate.hooks"):
+        for id in ("one", "two"):
+            directories.open_session(str(workspace), id)
+    assert [str(path) in each.getMessage() for each in caplog.records] == [True]
