@@ -314,3 +314,33 @@ def test_codex_says_whether_it_trusts_the_hook(gate: Gate) -> None:
         assert set(codex_hooks.trust_status(program, workspace, mark)) == {"trusted"}
         hooks.write_text(hooks.read_text().replace(": 18", ": 19"))
         assert set(codex_hooks.trust_status(program, workspace, mark)) != {"trusted"}
+
+
+@pytest.mark.parametrize("agent", MAIN)
+def test_in_mode_write_no_command_walks_through_our_home_unasked(tmp_path: Path, agent: str) -> None:
+    gate = _gate(agent, tmp_path, mode="write")
+    up = gate.home.parent
+    try:
+        gate.start()
+        gate.run(
+            "touch unasked.txt",
+            f"cp -r {up}/. stolen1",
+            f"env -C {up} cp -r . {gate.workspace}/stolen2",
+            'python3 -c \'import shutil; shutil.copytree("../gate", "stolen3")\'',
+            f"cd {up} && tar cf {gate.workspace}/stolen4.tar .",
+        )
+    finally:
+        gate.close()
+    assert gate.ran("unasked.txt")
+    assert not list(gate.workspace.glob("stolen*"))
+
+
+def test_claude_code_fetches_nothing_from_this_machine(tmp_path: Path) -> None:
+    gate = _gate("claude", tmp_path, mode="write")
+    urls = ("http://127.0.0.1:4177/", "http://[::ffff:169.254.169.254]/", "http://2130706433/")
+    try:
+        gate.start()
+        outcome = gate.run(steps=[Step("WebFetch", {"url": url, "prompt": "p"}) for url in urls])
+    finally:
+        gate.close()
+    assert all("callgate" in each for each in outcome.results), outcome.results

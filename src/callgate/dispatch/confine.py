@@ -21,6 +21,7 @@ from callgate.core.effects import SideEffects
 from callgate.core.errors import (
     ToolHostUnavailable,
     ToolPermissionDenied,
+    ToolValidationError,
     WorkspaceEscapeError,
 )
 from callgate.core.resolved_paths import ResolvedPath
@@ -237,7 +238,10 @@ def confine(
     """The places that the path arguments name; raises where one may not be touched."""
     if not tool.path_params:
         return ()
-    resolved_paths = tuple(locate(path) for path in _paths(arguments, tool.path_params))
+    paths = list(_paths(arguments, tool.path_params))
+    if tool.definition.source == "framework":
+        _check_plain(paths)
+    resolved_paths = tuple(locate(path) for path in paths)
     if tool.effect is SideEffects.WRITE:
         for resolved in resolved_paths:
             _check_writable(resolved, writable)
@@ -258,10 +262,24 @@ def _check_writable(resolved: ResolvedPath, writable: Callable[[ResolvedPath], b
         )
 
 
+def _check_plain(paths: list[str]) -> None:
+    """Refuse a path that the tool of a framework may expand to another one."""
+    for path in paths:
+        if path.startswith("~") or path[:5].lower() == "file:":
+            raise WorkspaceEscapeError(
+                f"Path {path[:200]!r} can be read in two ways. Write the path out.",
+                reason="ambiguous_path",
+            )
+
+
 def _paths(arguments: dict[str, Any], names: tuple[str, ...]) -> Iterator[str]:
     for name in names:
         value = arguments.get(name)
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, list):
-            yield from (each for each in value if isinstance(each, str))
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, str):
+                yield each
+            elif each is not None:
+                raise ToolValidationError(
+                    f"Argument {name!r} names a path, so it must be a text or a list of texts.",
+                    reason="path_not_text",
+                )

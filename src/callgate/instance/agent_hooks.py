@@ -42,6 +42,7 @@ class AgentHooks:
             self._wired.home.path,
             self._settings,
             lambda: self._draining.has_begun,
+            lambda: self._wired.settings.web.allow,
         )
 
     def _settings(self) -> HooksTable:

@@ -350,6 +350,27 @@ async def test_a_path_outside_of_the_workspace_is_refused(home: Path, tmp_path: 
         assert len(framework.ran) == 1
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["~/.ssh/id_rsa", "~root/x", "file:///etc/passwd", "FILE:x", {"path": "/etc/passwd"},
+     ["notes.txt", {"a": "/etc/passwd"}], [["/etc/passwd"]], 3, True],
+    ids=repr,
+)  # fmt: skip
+async def test_a_path_that_the_tool_may_read_in_another_way_is_refused(home: Path, tmp_path: Path, path: Any) -> None:
+    async with behind(home, tmp_path, paths={"look": ["to"]}) as framework:
+        schema = {"properties": {"to": {}}, "additionalProperties": True}
+
+        async def run(judged: dict[str, Any]) -> str:
+            raise AssertionError("the tool ran")
+
+        with pytest.raises(GateError) as refused:
+            await framework.guard.call("look", {"to": path}, run, schema=schema)
+        assert refused.value.error_class in (
+            ToolErrorClass.PERMISSION_DENIED,
+            ToolErrorClass.VALIDATION_ERROR,
+        )
+
+
 async def test_many_calls_at_once_get_their_own_functions(home: Path, tmp_path: Path) -> None:
     async with behind(home, tmp_path) as framework:
 

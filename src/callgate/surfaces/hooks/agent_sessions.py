@@ -26,7 +26,7 @@ from callgate.surfaces.hooks.protection import Guarded
 from callgate.tools.agent_tools import TAG
 
 MOST_SESSIONS = 256
-_MOST_REFUSED = 512
+MOST_REMEMBERED = 512
 
 OpenSession = Callable[[str | None, str], Session]
 
@@ -51,12 +51,16 @@ class AgentSession:
     def __init__(self, agent: str, session: Session, home: str) -> None:
         self.agent = agent
         self.session = session
-        self.guarded = Guarded(home, settings_files(agent, session.workspace), session.workspace)
+        files = (path for each in AGENTS for path in settings_files(each, session.workspace))
+        self.guarded = Guarded(home, dict.fromkeys(files), session.workspace)
         self.open: dict[str, list[OpenCall]] = {}
         """By key: an agent without ids may run the same call twice at once."""
-        self.refused: deque[str] = deque(maxlen=_MOST_REFUSED)
-        self.finished: deque[str] = deque(maxlen=_MOST_REFUSED)
+        self.refused: deque[str] = deque(maxlen=MOST_REMEMBERED)
+        self.finished: deque[str] = deque(maxlen=MOST_REMEMBERED)
         """Calls that ended here before the agent reported their end."""
+        self.unapproved: dict[str, str] = {}
+        """The hook that reported an effect without permission, by key: the other hook of the same
+        agent reports it once more."""
         self.rewritten: dict[str, str] = {}
         """The keys of calls by the keys of what the agent was told to run in their place."""
         self.present = ExitStack()
@@ -74,7 +78,7 @@ class AgentSession:
 
     def rewrite(self, key: str, other: str) -> None:
         """The agent will report a call under another key."""
-        while len(self.rewritten) >= _MOST_REFUSED:
+        while len(self.rewritten) >= MOST_REMEMBERED:
             del self.rewritten[next(iter(self.rewritten))]
         self.rewritten[other] = key
 

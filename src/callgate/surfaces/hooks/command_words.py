@@ -104,11 +104,11 @@ class CommandLine:
         redirects = (each.target for segment in segments for each in segment.redirects)
         found |= dict.fromkeys(target for target in redirects if target)
         found |= dict.fromkeys(_BLANKS.split(self.parsed.text))
-        parts = dict.fromkeys(part for word in found for part in _parts(word))
-        return [word for word in found | parts if word]
+        pieces = dict.fromkeys(part for word in found for part in parts(word))
+        return [word for word in found | pieces if word]
 
 
-def _parts(word: str) -> Iterator[str]:
+def parts(word: str) -> Iterator[str]:
     """What stands in `--file=PATH`, `-v PATH:PATH`, `@PATH`, `-fPATH`."""
     if _PARTS.search(word):
         yield from _PARTS.split(word)
@@ -164,6 +164,49 @@ def glob_reaches(pattern: str, path: str) -> bool:
         ):
             return False
     return True
+
+
+_STATIONARY = frozenset(
+    ("cd", "pushd", "popd", "pwd", "echo", "printf", "true", "test", "[", "mkdir", "which", "type",
+     "stat", "export", "set", "date", "whoami", "id", "hostname")
+)  # fmt: skip
+"""They read no directory below the one that they name."""
+_CODE_OPTION = re.compile(r"-[A-Za-z]*[ceEpr]|--(eval|print|exec|command|execute)(=.*)?")
+_INTERPRETERS = frozenset(
+    ("python", "pypy", "ipython", "node", "nodejs", "deno", "bun", "perl", "ruby", "php", "lua",
+     "luajit", "julia", "r", "rscript", "osascript", "tclsh", "guile", "racket", "groovy", "scala",
+     "swift", "pwsh")
+)  # fmt: skip
+_AWKS = frozenset(("awk", "gawk", "mawk", "nawk"))
+_AWK_FILES = re.compile(r"getline|system|ENVIRON|ARGV|[|@]")
+
+
+def traversing(line: CommandLine) -> list[Sequence[str]]:
+    """The commands of a line that may read directories below those that they name, or are in."""
+    return [argv for argv in line.commands if not _is_stationary(argv)]
+
+
+def _is_stationary(argv: Sequence[str]) -> bool:
+    program = program_name(argv[0])
+    if program == "ls":
+        return not any(re.fullmatch(r"-[A-Za-z]*R[A-Za-z]*|--rec.*", each) for each in argv[1:])
+    return program in _STATIONARY
+
+
+def runs_code(line: CommandLine) -> bool:
+    """Whether a line gives a program to an interpreter, whose words are no paths."""
+    for argv in line.commands:
+        program = re.sub(r"[\d.]+$", "", program_name(argv[0])) or program_name(argv[0])
+        if program in _AWKS and any(map(_AWK_FILES.search, argv[1:])):
+            return True
+        if program not in _INTERPRETERS:
+            continue
+        operands = [each for each in argv[1:] if not each.startswith("-") or each == "-"]
+        is_question = any(each in ("--version", "--help", "-V", "-h", "-v") for each in argv[1:])
+        reads_input = not is_question and (not operands or operands[0] in ("-", "eval", "repl"))
+        if reads_input or any(map(_CODE_OPTION.fullmatch, argv[1:])):
+            return True
+    return False
 
 
 def own_command(line: CommandLine) -> bool:

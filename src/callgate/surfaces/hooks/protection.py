@@ -5,14 +5,15 @@
     commands          every word, from every directory that the line may be in
 
 A list of names can be got around by a command that hides them; then the command asks a person, as
-`is_doubtful` says, in any mode. What holds in any case is the sandbox: `callgate sandbox --`.
+`Guarded.is_doubtful` says, in any mode. A program that the agent wrote to a file can read all that
+its user can. Only the sandbox holds in any case: `[hooks] shell = "sandbox"`, `callgate sandbox`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from callgate.policy.commands import read_command
@@ -34,11 +35,6 @@ _LONGEST_COMMANDS = 4 * MAX_CHARACTERS
 TOO_MANY = "The call has more words or paths than callgate checks in one call: split it."
 
 
-def is_doubtful(call: Translated) -> bool:
-    """Whether a command may do something that its words do not say."""
-    return call.command is not None and not read_command(call.command).understood
-
-
 class Guarded:
     """The places of one agent and workspace that it must not touch."""
 
@@ -47,6 +43,8 @@ class Guarded:
         named = list(settings)
         self._settings = [os.path.realpath(each) for each in named]
         self._workspace = workspace
+        outside = (each for each in self._settings if not is_within(each, workspace))
+        self._outside = list(dict.fromkeys((self._home, *outside)))
         self._places = list(dict.fromkeys((home, self._home, *named, *self._settings)))
         user = os.path.expanduser("~")
         self._spellings = [
@@ -54,6 +52,30 @@ class Guarded:
             for path in (home, self._home, *self._settings)
             for spelling in _spellings(path, user)
         ]
+
+    def is_doubtful(self, call: Translated) -> bool:
+        """Whether a command may do something that its words do not say: it is not understood, it
+        runs code of an interpreter, or it may walk through a directory above a guarded place."""
+        if call.command is None:
+            return False
+        line = CommandLine(read_command(call.command))
+        if not line.parsed.understood or line.is_too_long or command_words.runs_code(line):
+            return True
+        start = os.path.join(self._workspace, str(call.arguments.get("cwd", ".")))
+        directories = command_words.directories(line, start)
+        commands = command_words.traversing(line)
+        if commands and any(self._is_above(each, "/") for each in directories):
+            return True
+        words = dict.fromkeys(chain.from_iterable(argv[1:] for argv in commands))
+        parts = dict.fromkeys(part for word in words for part in command_words.parts(word))
+        return any(self._is_above(word, each) for word in words | parts for each in directories)
+
+    def _is_above(self, path: str, directory: str) -> bool:
+        """Whether a path is a directory above a guarded place outside the workspace."""
+        if not path or "\0" in path or len(path) > _LONGEST_PATH:
+            return False
+        real = os.path.realpath(os.path.join(directory, os.path.expanduser(path)))
+        return any(is_within(each, real) for each in self._outside)
 
     def refusal(self, call: Translated, *, may_type_later: bool = False) -> str | None:
         """Why a call may not run; None: for no reason of these. `may_type_later`: the agent can
@@ -154,7 +176,7 @@ class Guarded:
         if is_within(real, self._home):
             return "callgate's home"
         if any(is_within(real, each) for each in self._settings):
-            return "the file of the agent's hooks"
+            return "a file of agents' hooks"
         return None
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shlex
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
@@ -38,6 +38,7 @@ from callgate.protocol.hooks.agent_tools import Translated, generic, translate
 from callgate.protocol.hooks.events import BadHookEvent, HookEvent, HookPhase, Verdict
 from callgate.runtime import Performer, Runtime
 from callgate.surfaces.hooks.agent_sessions import (
+    MOST_REMEMBERED,
     AgentSession,
     AgentSessions,
     OpenCall,
@@ -46,8 +47,9 @@ from callgate.surfaces.hooks.agent_sessions import (
     digest_of,
     key_of,
 )
+from callgate.surfaces.hooks.fetch_addresses import fetch_refusal
 from callgate.surfaces.hooks.performing import PerformedCall, Report
-from callgate.surfaces.hooks.protection import Guarded, is_doubtful
+from callgate.surfaces.hooks.protection import Guarded
 from callgate.surfaces.hooks.sandboxed import SandboxedCall, Tickets
 
 P = ParamSpec("P")
@@ -76,11 +78,14 @@ class HookService:
         home: str,
         settings: Callable[[], HooksTable],
         is_draining: Callable[[], bool] = lambda: False,
+        web_hosts: Callable[[], Sequence[str]] = tuple,
     ) -> None:
+        """`web_hosts`: those of `[web] allow`."""
         self._runtime = runtime
         self._home = home
         self._settings = settings
         self._is_draining = is_draining
+        self._web_hosts = web_hosts
         self._sessions = AgentSessions(runtime, open_session, home)
         self._calls = TaskSet(_log, "a call of an agent met a defect")
         self._readers = asyncio.Semaphore(_MOST_READERS)
@@ -104,7 +109,7 @@ class HookService:
             else:
                 form = agent_of_call = agent
             if event.phase is HookPhase.AFTER:
-                await self._after(agent_of_call, event)
+                await self._after(agent_of_call, form, event)
                 return dialects.noted(agent)
             verdict = await self._before(agent_of_call, form, event, gone)
             return dialects.write(agent, verdict)
@@ -153,6 +158,11 @@ class HookService:
         """Read one event as a call of a tool that exists. `report`: the call has already run."""
         classes, guarded = self._settings().tools, None if report else session.guarded
         read = await self._in_thread(read_call, agent, event, classes, guarded)
+        if read.call.tool == "web_fetch" and read.refusal is None and not report:
+            why = await fetch_refusal(str(read.call.arguments["url"]), self._web_hosts())
+            if why is not None:
+                refusal = ToolPermissionDenied(why, reason="address_refused")
+                read = msgspec.structs.replace(read, refusal=refusal)
         if self._runtime.find_tool(read.call.tool, session.session) is not None:
             return read
         classes = {**classes, event.tool: classes.get(event.tool, SideEffects.EXECUTE)}
@@ -311,9 +321,8 @@ class HookService:
 
     # --- after a call -------------------------------------------------------------------------
 
-    async def _after(self, agent: str, event: HookEvent) -> None:
+    async def _after(self, agent: str, form: str, event: HookEvent) -> None:
         session = self._sessions.find(agent, event)
-        is_known = session is not None
         if session is None:
             session = await self._sessions.open_anywhere(agent, event)
         read = await self._read_call(agent, event, session, report=True)
@@ -324,12 +333,16 @@ class HookService:
         if found is not None:
             if found.performed is not None:
                 found.performed.end(Report(failed=event.failed, text=event.output))
+            session.finished.extend([key] * (len(found.forms) - 1))  # each hook reports the end
             return
-        if agent == "cursor" and is_known:
-            return  # the other of its two hooks has told
         if key in session.finished:
             session.finished.remove(key)
             return
+        if session.unapproved.pop(key, form) != form:
+            return  # the other of the two hooks has reported it
+        session.unapproved[key] = form
+        while len(session.unapproved) > MOST_REMEMBERED:
+            del session.unapproved[next(iter(session.unapproved))]
         how = "although it was refused" if key in session.refused else "without asking"
         error = ToolExecutionError(
             f"{AGENTS[agent].label} ran this {how}: an effect without permission.",
@@ -352,7 +365,7 @@ def read_call(
     if guarded is not None and refusal is None:
         why = guarded.refusal(call, may_type_later=agent == "codex")
         refusal = None if why is None else ToolPermissionDenied(why, reason="guarded")
-        is_doubted = refusal is None and is_doubtful(call)
+        is_doubted = refusal is None and guarded.is_doubtful(call)
     return ReadCall(call, digest_of(call), refusal, is_doubted)
 
 

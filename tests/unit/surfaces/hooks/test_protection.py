@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from callgate.protocol.hooks.agent_tools import Translated
-from callgate.surfaces.hooks.protection import Guarded, is_doubtful
+from callgate.surfaces.hooks.protection import Guarded
 
 
 @pytest.fixture
@@ -171,9 +171,70 @@ def test_a_link_to_our_command_is_not_made(guarded: Guarded, tmp_path: Path) -> 
     assert guarded.refusal(shell(f"ln -s {tmp_path}/bin/callgate x")) is not None
 
 
-def test_a_command_that_hides_what_it_does_is_doubtful() -> None:
-    assert is_doubtful(shell("c=call; ${c}gate trust ."))
-    assert not is_doubtful(shell("ls -l a"))
+@pytest.mark.parametrize(
+    "command",
+    [
+        "c=call; ${c}gate trust .",
+        "cp -r .. x",
+        "cp -r @UP x",
+        "cp -a @UP/. x",
+        "find .. -name token",
+        "find @UP -type f",
+        "tar cf x.tar -C @UP .",
+        "tar --directory=@UP -cf x.tar .",
+        "rsync -a @UP/ x",
+        "grep -r token @UP",
+        "cd .. && cp -r . work/x",
+        "cd .. && grep -r token",
+        "cd @UP; rg token",
+        "env -C @UP cp -r . work/x",
+        "env --chdir=@UP find",
+        "ls -R ..",
+        "ls -laR @UP",
+        "zip -r x.zip @UP",
+        "sudo cp -r @UP x",
+        "nice find -H @UP",
+        "python3 -c 'import os; print(os.listdir(os.pardir))'",
+        "python3 -Ic 'print(1)'",
+        "python3.12 -c 'print(1)'",
+        "node -e 'console.log(1)'",
+        "node --eval=1",
+        "perl -ne 'print'",
+        "ruby -e 'p 1'",
+        "deno eval 1",
+        "echo 'print(1)' | python3",
+        "python3 -",
+        "awk 'BEGIN{while((getline l<f)>0)print l}' f=x",
+        "find / -name x",
+    ],
+)
+def test_a_command_that_may_do_more_than_its_words_say_is_doubtful(
+    guarded: Guarded, tmp_path: Path, command: str
+) -> None:
+    assert guarded.is_doubtful(shell(command.replace("@UP", str(tmp_path))))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ls -l a",
+        "ls ..",
+        "cd .. && pwd",
+        "cp -r a b",
+        "find . -name x",
+        "grep -r token .",
+        "python3 script.py",
+        "python3 --version",
+        "python3 -m pytest",
+        "node build.js",
+        "git -C sub status",
+        "awk x file",
+        "mkdir -p a/b",
+        "tar cf x.tar a",
+    ],
+)
+def test_an_ordinary_command_is_not_doubtful(guarded: Guarded, command: str) -> None:
+    assert not guarded.is_doubtful(shell(command))
 
 
 def test_what_holds_the_settings_of_hooks_is_not_taken_away(guarded: Guarded, tmp_path: Path) -> None:

@@ -268,6 +268,83 @@ async def test_two_hooks_of_one_call_are_one_call(agent: Agent) -> None:
     assert len(agent.wired.runtime.in_flight()) == 1
 
 
+async def test_an_effect_of_cursor_without_a_permission_request_is_recorded_once(
+    agent: Agent,
+) -> None:
+    def event(hook: str, phase: str, command: str) -> bytes:
+        name = phase if hook == "claude" else phase[0].lower() + phase[1:]
+        return json.dumps({
+            "conversation_id": "c", "cwd": str(agent.workspace), "hook_event_name": name,
+            "tool_name": "Bash" if hook == "claude" else "Shell", "cursor_version": "3",
+            "tool_input": {"command": command}, "tool_output": "done",
+        }).encode()  # fmt: skip
+
+    for hook in ("cursor", "claude"):
+        await agent.service.submit(hook, event(hook, "PreToolUse", "touch ok"))
+    for hook in ("claude", "cursor"):
+        await agent.service.submit(hook, event(hook, "PostToolUse", "touch ok"))
+    for hook in ("cursor", "claude"):
+        await agent.service.submit(hook, event(hook, "PostToolUse", "touch unasked"))
+    await agent.service.submit("cursor", event("cursor", "PostToolUse", "touch later"))
+    reasons = {
+        word: [each.get("reason") for each in await agent.records(3) if word in each["args"]]
+        for word in ("ok", "unasked", "later")
+    }
+    assert reasons == {"ok": [None], "unasked": [UNAPPROVED], "later": [UNAPPROVED]}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1/", "http://127.1/", "http://2130706433/", "http://0x7f000001/",
+        "http://0177.0.0.1/", "http://[::1]/", "http://[::ffff:127.0.0.1]/", "http://[::ffff:7f00:1]/",
+        "http://169.254.169.254/latest/meta-data/", "http://[fd00:ec2::254]/", "http://[fe80::1]/",
+        "http://localhost:4177/", "http://LOCALHOST./", "http://x.localhost/",
+        "http://metadata.google.internal/", "http://10.0.0.1/", "http://192.168.1.1/",
+        "http://100.100.100.200/", "http://168.63.129.16/", "http://0.0.0.0:1/", "http://router/",
+        "http://[64:ff9b::7f00:1]/", "http://%6c%6f%63alhost/", "https://127.0.0.1:443:80/",
+    ],
+)  # fmt: skip
+async def test_an_address_around_this_machine_is_not_fetched_in_any_mode(agent: Agent, url: str) -> None:
+    agent.hooks._directories.mode = Mode.WRITE
+    answer = await agent.before("WebFetch", url=url, prompt="p")
+    assert answer["permissionDecision"] == "deny"
+    (record,) = await agent.records(1)
+    assert record["tool"] in ("web_fetch", "agent_execute")
+
+
+async def test_an_address_that_the_settings_name_may_be_fetched(agent: Agent) -> None:
+    text = RULES + '[web]\nallow = ["127.0.0.1:8080", "10.1.0.0/16"]\n'
+    (agent.home / "settings.toml").write_text(text)
+
+    async def decision(url: str, id: str) -> Any:
+        return (await agent.before("WebFetch", id, url=url, prompt="p"))["permissionDecision"]
+
+    assert await decision("http://127.0.0.1:8080/", "1") == "allow"
+    assert await decision("http://10.1.2.3/", "2") == "allow"
+    assert await decision("http://127.0.0.1:8081/", "3") == "deny"
+    assert await decision("http://10.2.2.3/", "4") == "deny"
+
+
+@pytest.mark.parametrize("form", ["cp -r {up} x", "find {up}", "python3 -c 'print(1)'", "env -C {up} find"])
+async def test_a_command_that_may_reach_our_home_asks_in_mode_write(agent: Agent, form: str) -> None:
+    agent.hooks._directories.mode = Mode.WRITE
+    rewrite_settings(agent, wait_s="0.2")
+    answer = await agent.before("Bash", command=form.format(up=agent.home.parent))
+    assert answer["permissionDecision"] == "deny"
+    assert "Nobody answered" in answer["permissionDecisionReason"]
+    assert (await agent.before("Bash", "2", command="ls"))["permissionDecision"] == "allow"
+
+
+async def test_the_hooks_of_another_agent_are_out_of_reach(agent: Agent) -> None:
+    agent.hooks._directories.mode = Mode.WRITE
+    for at, path in enumerate((".gemini/settings.json", ".cursor/hooks.json", ".qwen/settings.json")):
+        answer = await agent.before("Write", f"w{at}", file_path=path, content="{}")
+        assert "out of reach" in answer["permissionDecisionReason"], path
+        answer = await agent.before("Bash", f"b{at}", command=f"cp x {path}")
+        assert "out of reach" in answer["permissionDecisionReason"], path
+
+
 async def test_an_id_that_is_used_again_for_another_call_gets_no_permission(agent: Agent) -> None:
     assert (await agent.before("Bash", command="touch ok"))["permissionDecision"] == "allow"
     again = await agent.before("Bash", command="touch ok")
