@@ -25,7 +25,7 @@ def result_block(result: ToolResult, tool_use_id: str) -> ToolResultBlock:
         case [TextBlock(text)] if isinstance(result.value, dict | list | int | float):
             try:
                 is_all = msgspec.json.decode(text) == result.value
-            except (msgspec.DecodeError, RecursionError):
+            except (ValueError, RecursionError):
                 return block
             if is_all:
                 return msgspec.structs.replace(block, content=[JsonBlock(result.value)])

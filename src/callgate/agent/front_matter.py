@@ -114,7 +114,7 @@ def _scalar(written: str, problem: str) -> str:
     try:
         # A value of a key, as it was in the file: what a block is indented by depends on it.
         events = list(yaml.parse(f"key: {written}\n", Loader=yaml.SafeLoader))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         found = str(getattr(error, "problem", ""))
         raise FrontMatterError(found if "escape" in found else problem) from None
     scalars = [event.value for event in events if isinstance(event, yaml.ScalarEvent)]

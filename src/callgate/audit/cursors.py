@@ -64,7 +64,7 @@ class Cursor:
             return True, Positions(for_=owner)
         try:
             found = msgspec.json.decode(data, type=Positions)
-        except msgspec.MsgspecError:
+        except (ValueError, RecursionError):
             raise CursorUnreadable(f"{self.path} is no cursor of ours") from None
         if found.for_ != owner:
             raise CursorUnreadable(f"{self.path} is the cursor of {found.for_!r}, not of {owner!r}")

@@ -272,7 +272,7 @@ def _values_in(block: bytes) -> Iterator[_Values]:
         for part in (raw,) if len(remainder) == len(raw) else (raw, remainder):
             try:
                 yield _decode(part)
-            except (msgspec.MsgspecError, RecursionError):
+            except (ValueError, RecursionError):
                 continue
 
 

@@ -184,7 +184,7 @@ def records_in(raw: bytes) -> list[tuple[CallRecord, bytes]]:
     for part in (raw, after_remains(raw)):
         try:
             return [(_decode(part), part)]
-        except (msgspec.MsgspecError, RecursionError):
+        except (ValueError, RecursionError):
             continue
     return []
 

@@ -237,5 +237,5 @@ class _Check:
 def _read(raw: bytes) -> _Link | None:
     try:
         return _decode(raw)
-    except (msgspec.MsgspecError, RecursionError):
+    except (ValueError, RecursionError):
         return None

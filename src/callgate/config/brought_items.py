@@ -28,7 +28,7 @@ def _servers(workspace: str) -> dict[str, str]:
     try:
         with open(workspace_settings(workspace), "rb") as file:
             tables = tomllib.load(file).get("mcp", {})
-    except (OSError, ValueError):  # whoever reads the settings says what is wrong with them
+    except (OSError, ValueError, RecursionError):  # reading the settings reports this
         return {}
     named = tables.items() if isinstance(tables, dict) else ()
     return {f"{MCP} {name}": _hash(_encoded(table)) for name, table in named}

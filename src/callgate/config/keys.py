@@ -151,7 +151,7 @@ def _decoded(text: str, home: Home) -> dict[str, Key]:
     try:
         read = msgspec.json.decode(text, type=dict[str, str])
         return {name: Key(each) for name, each in read.items()}
-    except (msgspec.DecodeError, UnicodeEncodeError, ValueError):
+    except (ValueError, RecursionError):
         path = os.path.join(home.path, _FILE)
         raise _problem(f"{path} is not what callgate keys set writes") from None
 

@@ -277,6 +277,8 @@ def _parse(data: bytes, path: str, kind: type[T]) -> tuple[T, _File]:
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"line (\d+)", str(error))
         raise SettingsError(path, int(found[1]) if found else None, str(error)) from None
+    except ValueError:  # the interpreter does not read such an integer
+        raise SettingsError(path, None, "has an integer with too many digits") from None
     file = _File(path, key_lines(text))
     try:
         return msgspec.convert(tree, kind, strict=True), file

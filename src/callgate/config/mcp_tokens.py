@@ -77,7 +77,7 @@ class TokenFile:
         """What cannot be read is not nothing: it would be overwritten."""
         try:
             return {} if text is None else msgspec.json.decode(text, type=dict[str, Any])
-        except msgspec.DecodeError:
+        except (ValueError, RecursionError):
             raise SecretsError(f"{self._path} is damaged; delete it, and log in again") from None
 
 

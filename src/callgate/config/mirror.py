@@ -252,7 +252,7 @@ class Mirror:
         """What edited rules deny or ask about, which counts on."""
         try:
             shared = tomllib.loads(wanted["rules.toml"].decode()).get("rules", [])
-        except ValueError:  # whoever reads them refuses
+        except (ValueError, RecursionError):  # whoever reads them refuses
             shared = []
         texts = []
         for path in self.edited():
@@ -266,7 +266,7 @@ class Mirror:
     def _record(self) -> dict[str, str]:
         try:
             return msgspec.json.decode(self._content(_RECORD) or b"{}", type=dict[str, str])
-        except msgspec.MsgspecError:
+        except (ValueError, RecursionError):
             return {}
 
     def _path(self, name: str) -> str:
@@ -285,7 +285,7 @@ def read_rules(path: str) -> list[dict[str, Any]]:
     try:
         with open(path, "rb") as file:
             found = tomllib.load(file).get("rules", [])
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return []
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
@@ -306,7 +306,7 @@ def _rule_text(entry: SharedEntry) -> str:
     try:
         saved = msgspec.json.decode(entry.value, type=SavedRule)
         return rule_text(saved.rule, saved.saved)
-    except msgspec.MsgspecError:
+    except (ValueError, RecursionError):
         unreadable = f"entry {entry.name} of the shared store cannot be read"
         return rule_text({"decision": unreadable}, "by another version")
 
@@ -340,7 +340,7 @@ def _read_pin(entry: SharedEntry) -> SharedPin:
     """Where it cannot be read, what is in its place is doubted by who reads it."""
     try:
         return msgspec.json.decode(entry.value, type=SharedPin)
-    except msgspec.MsgspecError:
+    except (ValueError, RecursionError):
         return SharedPin("", msgspec.Raw(b"{}"))
 
 

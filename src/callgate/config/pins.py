@@ -105,7 +105,7 @@ class PinFiles:
             raise self._doubt(name, f"{path} is not as it was written")
         try:
             return msgspec.json.decode(data, type=Pinned)
-        except msgspec.DecodeError:
+        except (ValueError, RecursionError):
             raise self._doubt(name, f"{path} cannot be read") from None
 
     def _seen(self, name: str) -> dict[str, str]:
@@ -116,7 +116,7 @@ class PinFiles:
         if data != self._read_last[0]:
             try:
                 self._read_last = data, msgspec.json.decode(data, type=dict[str, str])
-            except msgspec.DecodeError:
+            except (ValueError, RecursionError):
                 raise self._doubt(name, f"{self._index} is damaged") from None
         return self._read_last[1]
 

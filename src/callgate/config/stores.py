@@ -168,6 +168,6 @@ def _table_alone(home: Home) -> StoreTable | None:
         table = msgspec.convert(tomllib.loads(data.decode()).get("store", {}), StoreTable)
     except OSError:
         return None
-    except (ValueError, msgspec.ValidationError):
+    except (ValueError, RecursionError):
         return None if b"store" in data else StoreTable()
     return table if table.url is None or is_database(table.url) else None

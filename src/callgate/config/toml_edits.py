@@ -69,7 +69,7 @@ def without_top_table(text: str, name: str) -> str:
     remaining.pop(name, None)
     try:
         document = tomlkit.parse(text)
-    except (TOMLKitError, RecursionError) as error:
+    except (TOMLKitError, ValueError, RecursionError) as error:
         raise NotATableError(str(error)) from None
     body = document.body
     for at, (key, item) in enumerate(body):
@@ -84,7 +84,7 @@ def without_top_table(text: str, name: str) -> str:
 def _cut(text: str, parent: str, name: str) -> str:
     try:
         document = tomlkit.parse(text)
-    except (TOMLKitError, RecursionError) as error:
+    except (TOMLKitError, ValueError, RecursionError) as error:
         raise NotATableError(str(error)) from None
     for outer_key, outer in document.body:
         if outer_key is None or outer_key.key != parent or not isinstance(outer, Table):

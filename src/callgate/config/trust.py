@@ -109,7 +109,7 @@ def _read(home: Home) -> dict[str, dict[str, str]]:
         return {}
     except OSError as error:
         raise SettingsError(home.trust, None, f"cannot be read: {error.strerror}") from None
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         raise SettingsError(home.trust, 1, "is not a JSON object of directories") from None
     # A list is of a version that did not look at what a workspace brings.
     return known if isinstance(known, dict) else {directory: {} for directory in known}

@@ -414,7 +414,7 @@ def _finish(scratch: str) -> None:
         with open(os.path.join(scratch, _RECORD), "rb") as file:
             record = msgspec.json.decode(file.read(), type=_Record)
             started = os.fstat(file.fileno()).st_ctime_ns
-    except (OSError, msgspec.DecodeError):
+    except (OSError, ValueError, RecursionError):
         record, started = _Record([], []), 0
     for directory in record.persistent:
         _remove_links(directory, started)

@@ -102,7 +102,7 @@ class AnthropicReader:
     def feed(self, event: SseEvent) -> Iterator[Piece]:
         try:
             read = _decode(event.data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             raise malformed("an event is not what the protocol says") from None
         match read.type:
             case "message_start":

@@ -92,7 +92,7 @@ class ChatReader:
             return
         try:
             chunk = _decode(event.data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             raise malformed("an event is not what the protocol says") from None
         if bytes(chunk.error).strip() not in (b"", b"null"):
             raise ServerFailed(read_body(event.data))

@@ -52,7 +52,7 @@ def read(body: bytes, count: int) -> list[list[float]]:
     """The vectors of an answer, in the order of their texts."""
     try:
         rows = msgspec.json.decode(body, type=_Answer).data
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         raise malformed("it has no vectors; is the address right?") from None
     if len(rows) != count:
         raise malformed(f"it has {len(rows)} vectors for {count} texts")

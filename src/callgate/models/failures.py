@@ -50,7 +50,7 @@ def read_body(body: bytes) -> ServerFailure:
     """What stands in the body of an error; nothing of it where that is no JSON of an error."""
     try:
         read = msgspec.json.decode(body, type=_Body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         text = body.decode("utf-8", "replace")
         return ServerFailure("" if text.lstrip()[:1] == "<" else text)
     if isinstance(read.error, _Error):

@@ -70,7 +70,7 @@ def json_text(raw: msgspec.Raw) -> str:
         return ""
     try:
         return msgspec.json.decode(data, type=str) if data.startswith(b'"') else data.decode()
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         raise malformed("the arguments of a call are no text") from None
 
 

@@ -105,7 +105,7 @@ class ResponsesReader:
             return
         try:
             read = _decode(event.data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             raise malformed("an event is not what the protocol says") from None
         match read.type.removeprefix("response."):
             case "output_item.added":

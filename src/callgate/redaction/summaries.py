@@ -64,7 +64,7 @@ def in_words(arguments: Any) -> str:
     summary = summarize(arguments)
     try:
         given = msgspec.json.decode(summary, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeEncodeError):  # it was cut, or is no object
+    except (ValueError, RecursionError):  # it was cut, or is no object
         return summary
     main = next((key for key in _MAIN if isinstance(given.get(key), str)), None)
     texts = [] if main is None else [str(given.pop(main))]

@@ -162,7 +162,7 @@ async def _absences(store: Store) -> dict[str, tuple[int, _Absence]]:
     for entry in await store.entries(GONE):
         try:
             absence = msgspec.json.decode(entry.value, type=_Absence)
-        except msgspec.MsgspecError:
+        except (ValueError, RecursionError):
             absence = _Absence("gone", 0.0)
         found[entry.name] = entry.version, absence
     return found

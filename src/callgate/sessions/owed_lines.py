@@ -78,7 +78,7 @@ async def _claim(
 def _read(owed: OutboxRecord) -> CallRecord | None:
     try:
         return msgspec.json.decode(owed.record, type=CallRecord)
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError) as error:
         _log.critical("the record of call %s cannot be read: %s", owed.call_id, error)
         return None
 

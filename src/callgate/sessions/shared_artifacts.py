@@ -187,7 +187,7 @@ def _write(path: str, parts: Sequence[bytes]) -> None:
 def _read(entry: SharedEntry) -> Artifact | None:
     try:
         return msgspec.json.decode(entry.value, type=Artifact)
-    except msgspec.MsgspecError:
+    except (ValueError, RecursionError):
         return None
 
 

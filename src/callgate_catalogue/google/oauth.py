@@ -63,7 +63,7 @@ def read_client(data: bytes) -> Client:
     try:
         read = msgspec.json.decode(data, type=dict[str, dict[str, Any]])
         return msgspec.convert(read.get("installed") or read["web"], Client)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, KeyError):
+    except (KeyError, ValueError, RecursionError):
         raise ValueError("it is no client file as Google's console gives them out") from None
 
 
@@ -144,7 +144,7 @@ async def _tokens(
     )
     try:
         got = msgspec.json.decode(body, type=_Answer)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         raise _problem("Google's answer to the login is not what it should be.") from None
     return Tokens(
         access_token=got.access_token,
@@ -174,7 +174,7 @@ def _email(id_token: str | None) -> str:
         claims = (id_token or "").split(".")[1]
         decoded = base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4))
         return str(msgspec.json.decode(decoded, type=dict[str, Any]).get("email") or "")
-    except (IndexError, ValueError):
+    except (IndexError, ValueError, RecursionError):
         return ""
 
 
@@ -203,7 +203,7 @@ async def _post(
 def _refused(answer: httpx2.Response, masked: Masked) -> ToolError:
     try:
         refusal = msgspec.json.decode(answer.content[:_MAX_BODY], type=_Refusal)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         refusal = _Refusal()
     reason = quoted(refusal.error_description or refusal.error, masked)
     if refusal.error == "invalid_grant":

@@ -67,7 +67,7 @@ def read_error(body: bytes) -> _Error:
     """What the body says in Google's shape; nothing where it has another."""
     try:
         read = msgspec.json.decode(body, type=_Body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return _Error()
     if isinstance(read.error, _Error):
         return read.error

@@ -86,7 +86,7 @@ class Answer(NamedTuple):
     def json(self) -> Any:
         try:
             return msgspec.json.decode(self.body) if self.body.strip() else {}
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             raise ToolExecutionError(
                 "Google's answer is not JSON; is the endpoint right?", reason=UNREADABLE
             ) from None

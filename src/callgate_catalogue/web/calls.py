@@ -118,7 +118,7 @@ def _body(got: Fetched) -> tuple[Any, str]:
     if (kind.endswith(("/json", "+json")) or not kind) and not got.truncated and text.strip():
         try:
             return msgspec.json.decode(got.body), text
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             pass
     if b"\0" in got.body and not kind.startswith("text/"):
         text = f"({len(got.body):,} bytes of {kind or 'something'}, which is no text)"

@@ -140,7 +140,7 @@ async def _service(query: str, web: Web) -> list[Result]:
 def _results(got: Fetched, service: _Service) -> list[Result]:
     try:
         found: Any = msgspec.json.decode(got.body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         raise ToolExecutionError(
             f"The search service did not answer in JSON.{_NO_JSON}", reason="web_search"
         ) from None

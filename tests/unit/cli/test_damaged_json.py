@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.running import installed
+from tests.unit.cli.running import callgate, installed
 
 DAMAGED = (
     b"{broken",
@@ -58,3 +58,43 @@ def test_no_command_fails_internally_beside_damaged_records(home: Path, tmp_path
     ran = installed(*command, cwd=tmp_path)
     assert "internal error" not in ran.err
     assert "Traceback" not in ran.err
+
+
+DOCUMENTS = {
+    "json": b"{broken",
+    "cut": b'{"a": [1, {"b": "',
+    "utf-8": b'{"a": "\xff"}',
+    "digits": b'{"a": ' + b"9" * 5_000 + b"}",
+    "deep": b'{"a": ' + b"[" * 100_000,
+    "toml": b"a = ",
+    "toml utf-8": b'a = "\xff"',
+    "toml digits": b"a = " + b"9" * 5_000,
+    "toml deep": b"a = " + b"[" * 100_000,
+    "other": b"[1, 2]",
+}
+FILES = {
+    "settings.toml": [["doctor"], ["call", "list_dir"], ["mcp", "list"], ["policy", "explain", "list_dir"]],
+    "rules.toml": [["call", "list_dir"], ["policy", "export"]],
+    "trust.json": [["trust", "--list"], ["call", "list_dir"]],
+    "keys.json": [["keys", "list"], ["doctor"]],
+    "audit.jsonl": [["audit", "tail"], ["audit", "tail", "--json"], ["audit", "verify"], ["call", "list_dir"]],
+    "pins.json": [["hosts", "list"], ["mcp", "list"]],
+    "hooks/claude/installed.json": [["hook", "status"]],
+    "ws/.callgate/settings.toml": [["trust"], ["call", "list_dir"]],
+}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_file_of_the_home_is_never_an_internal_error(
+    home: Path, tmp_path: Path, name: str, document: str
+) -> None:
+    ws = tmp_path / "ws"
+    ws.mkdir()
+    damaged = (tmp_path if name.startswith("ws/") else home) / name
+    damaged.parent.mkdir(parents=True, exist_ok=True)
+    for command in FILES[name]:
+        damaged.write_bytes(DOCUMENTS[document] + b"\n")
+        ran = callgate(*command, cwd=ws)
+        assert "internal error" not in ran.out + ran.err, ran
+        assert "Traceback" not in ran.err, ran

@@ -150,6 +150,6 @@ def _encoded(text: str) -> str:
 def _decoded(line: bytes) -> str | None:
     try:
         text: str = msgspec.json.decode(line, type=str)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         return None  # the end of one that was being written
     return None if "\0" in text else text

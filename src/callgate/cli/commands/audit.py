@@ -9,6 +9,7 @@ import time
 from argparse import Namespace
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -175,10 +176,18 @@ def since_ms(text: str) -> int:
         ) from None
 
 
+def _as_written(line: CallRecord, raw: bytes) -> Any:
+    """A record with what other versions wrote into it, unless that cannot be read."""
+    try:
+        return msgspec.json.decode(raw)
+    except (ValueError, RecursionError):
+        return msgspec.to_builtins(line)
+
+
 def _show(found: Found, as_json: bool) -> None:
     if as_json:
-        for _, raw in found:
-            print_json_line(msgspec.json.decode(raw))
+        for line, raw in found:
+            print_json_line(_as_written(line, raw))
         return
     paint = paint_for(sys.stdout)
     room = columns() if is_terminal(sys.stdout) else None

@@ -38,6 +38,9 @@ def export(options: Namespace) -> int:
         elif os.path.exists(home.saved_rules):
             with open(home.saved_rules, encoding="utf-8") as file:
                 sys.stdout.write(file.read())
+    except UnicodeDecodeError:
+        problem = f"{home.saved_rules} is not UTF-8"
+        raise CliError(problem, reason="settings_invalid") from None
     except OSError as error:
         raise _unusable(error) from error
     return OK
@@ -98,7 +101,7 @@ def _share(
 def _rule_of(entry: SharedEntry) -> dict[str, Any] | None:
     try:
         return msgspec.json.decode(entry.value, type=SavedRule).rule
-    except msgspec.MsgspecError:
+    except (ValueError, RecursionError):
         return None
 
 

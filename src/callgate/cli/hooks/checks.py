@@ -213,7 +213,7 @@ def _is_answered(home: str, agent: str) -> bool:
         return False
     try:
         return isinstance(json.loads(answer), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

@@ -60,7 +60,10 @@ def _send(server: subprocess.Popen[str], message: dict[str, Any]) -> None:
 def _receive(server: subprocess.Popen[str], id: int) -> dict[str, Any]:
     assert server.stdout is not None
     for line in server.stdout:
-        message = json.loads(line)
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            raise ValueError("its answer is not JSON") from None
         if isinstance(message, dict) and message.get("id") == id:
             if "error" in message:
                 raise ValueError(message["error"].get("message", "it refused"))

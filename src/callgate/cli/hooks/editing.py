@@ -183,7 +183,7 @@ def entries(agent: str, text: str, home: str) -> list[dict[str, Any]]:
     if agent in ("vibe", "kimi"):
         try:
             hooks = tomllib.loads(text).get("hooks", [])
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             return []
         key, event = ("type", "pre_tool") if agent == "vibe" else ("event", "PreToolUse")
         ours = [each for each in hooks if _is_ours(each, home, agent)]

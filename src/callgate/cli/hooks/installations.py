@@ -43,7 +43,7 @@ def remembered(home: str, agent: str) -> list[Installed]:
     try:
         with open(_record(home, agent), "rb") as file:
             return msgspec.json.decode(file.read(), type=list[Installed])
-    except (OSError, msgspec.DecodeError):
+    except (OSError, ValueError, RecursionError):
         return []
 
 

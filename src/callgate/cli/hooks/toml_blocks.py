@@ -17,7 +17,7 @@ def with_block(agent: str, text: str, tables: str) -> str:
     new = f"{text}{gap}{BEGIN}\n{tables}\n{END}\n"
     try:
         tomllib.loads(new)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise CliError(
             f"the settings of {agent} cannot take another [[hooks]]: {error}",
             hint="Write the hooks there as [[hooks]] tables.",
@@ -49,7 +49,7 @@ def _meaning(
 ) -> dict[str, Any]:
     try:
         found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise CliError(f"the settings of {agent} are not TOML: {error}") from None
     if isinstance(hooks := found.get("hooks"), list):
         left = [each for each in hooks if not is_ours(each)]

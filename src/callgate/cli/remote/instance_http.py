@@ -52,7 +52,7 @@ class InstanceHttp:
                 error_class=ToolErrorClass.PERMISSION_DENIED,
                 reason="unproven_listener",
             ) from error
-        except (OSError, ValueError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             raise CliError(
                 f"instance {instance.pid} does not answer at {instance.http}: {error}",
                 hint="callgate status shows what runs.",

@@ -212,7 +212,10 @@ def _parsed(path: str, text: str) -> dict[str, Any]:
     if path.endswith(".toml"):
         import tomllib  # lazy: for Codex alone  # noqa: PLC0415
 
-        return tomllib.loads(text)
+        try:
+            return tomllib.loads(text)
+        except (ValueError, RecursionError):
+            raise ValueError("not TOML") from None
     found = value_of(text, parse(text))
     if not isinstance(found, dict):
         raise ValueError("not an object")

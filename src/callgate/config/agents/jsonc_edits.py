@@ -223,7 +223,7 @@ class _Reader:
     def _load(self, token: str) -> Any:
         try:
             return json.loads(token)
-        except ValueError:  # such as an escape that JSON has not
+        except (ValueError, RecursionError):  # such as an escape that JSON has not
             raise self.wrong() from None
 
     def _members(self, depth: int) -> list[tuple[str, int, Node]]:

@@ -110,7 +110,7 @@ def _refuse_damaged(secrets: Secrets, name: str) -> None:
         return
     try:
         msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         raise SecretsError(f"{secrets.store.where(name)} is damaged and left as it is") from None
 
 

@@ -298,7 +298,7 @@ def text_of(entry: SharedEntry) -> str:
     """Return what an entry holds. Raises `SecretsError`."""
     try:
         return msgspec.json.decode(entry.value, type=str)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         raise SecretsError(f"{entry.name} in the shared store is not what callgate wrote") from None
 
 

@@ -117,7 +117,7 @@ def _encode(key: bytes) -> str:
 def _decode(text: str, name: str) -> bytes:
     try:
         key = bytes.fromhex(msgspec.json.decode(text, type=_Value).key)
-    except (msgspec.DecodeError, ValueError):
+    except (ValueError, RecursionError):
         key = b""
     if len(key) != _BYTES:
         raise SecretsError(f"{name} is not a key that callgate wrote: delete it")

@@ -253,7 +253,7 @@ def _status(error: InvalidStatus) -> str:
     response = error.response
     try:
         message = str(msgspec.json.decode(response.body or b"")["error"]["message"])
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         message = f"the server answered with status {response.status_code}"
     if response.status_code in _FINAL_STATUSES:
         raise Refused(message)

@@ -130,7 +130,7 @@ def read_arguments(call: RecordedCall) -> RecordedArguments:
     args = call.record.args
     try:
         values = _decode(args)
-    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+    except (ValueError, RecursionError):
         return RecordedArguments()
     if sha256(args.encode()).hexdigest() == call.sha256:
         return RecordedArguments(values, True, True)

@@ -51,7 +51,7 @@ class Installation:
         try:
             with open(self._record, "rb") as file:
                 return msgspec.json.decode(file.read(), type=InstallRecord)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, ValueError, RecursionError):
             return None
 
     @property

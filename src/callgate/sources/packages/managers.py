@@ -159,7 +159,7 @@ def _names(directory: str) -> list[str]:
 def _decoded(path: str, kind: type[_T]) -> _T:
     try:
         return msgspec.json.decode(_text(path), type=kind)
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError) as error:
         raise ToolError(f"{os.path.basename(path)} cannot be read: {error}") from None
 
 

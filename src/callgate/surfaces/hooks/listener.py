@@ -23,6 +23,7 @@ from callgate.protocol.hooks.dialects import MAX_EVENT
 from callgate.surfaces.hooks.service import HookService
 
 _log = logging.getLogger("callgate.hooks")
+_UNREADABLE = (asyncio.IncompleteReadError, asyncio.LimitOverrunError)
 _LONGEST_HEADER = 4096
 _READ_S = 20.0
 """How long a hook may take to say what it wants."""
@@ -66,14 +67,14 @@ class HookListener:
         try:
             async with self._slots:
                 await self._answer(reader, writer)
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError) as error:
+        except (OSError, TimeoutError, *_UNREADABLE, ValueError) as error:
             _log.warning("a hook was not answered: %s", error or type(error).__name__)
         finally:
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(_READ_S):
-            header = json.loads(await reader.readuntil(b"\n"))
+            header = _header(await reader.readuntil(b"\n"))
             agent = self._agent(header)
             if agent is None:
                 return
@@ -105,6 +106,13 @@ class HookListener:
         """A hook that still waits gets no answer, and refuses."""
         self._connections.cancel()
         await self._connections.wait(_CLOSE_S)
+
+
+def _header(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError("its header is not JSON") from None
 
 
 async def _event(reader: asyncio.StreamReader, size: object) -> bytes:

@@ -108,7 +108,12 @@ def _message(line: bytes | None) -> SessionMessage | types.JSONRPCError:
 
 def _has_id(line: bytes) -> bool:
     """Whether what was read as a notification was meant as a request."""
-    return b'"id"' in line and "id" in json.loads(line)
+    if b'"id"' not in line:
+        return False
+    try:
+        return "id" in json.loads(line)
+    except (ValueError, RecursionError):  # such as a number that the interpreter does not read
+        return True
 
 
 def _error(code: int, message: str) -> types.JSONRPCError:

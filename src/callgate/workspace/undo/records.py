@@ -104,7 +104,7 @@ def read(content: bytes) -> Recorded:
             continue
         try:
             line = _decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (ValueError, RecursionError):
             damaged += 1
             continue
         if isinstance(line, Change):

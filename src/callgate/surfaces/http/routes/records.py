@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 from collections.abc import Mapping
 from urllib.parse import urlencode
 
@@ -137,5 +136,5 @@ def _read_cursor(before: str | None) -> dict[str, str | None]:
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         return msgspec.json.decode(data, type=dict[str, str | None])
-    except (binascii.Error, ValueError):
+    except (ValueError, RecursionError):
         raise bad_request("This is no place in the record that we gave out.") from None

@@ -131,7 +131,7 @@ async def _ask(context: Context, server: Server, target: str) -> Tally | None:
     answer = await context.carrier.ask(server, target, _LIMIT_S)
     try:
         return None if answer is None else msgspec.json.decode(answer, type=Tally)
-    except msgspec.ValidationError:
+    except (ValueError, RecursionError):
         return None  # of another version
 
 

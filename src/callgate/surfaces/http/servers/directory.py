@@ -201,7 +201,7 @@ class Servers:
         for entry in entries:
             try:
                 about = msgspec.json.decode(entry.value, type=Description)
-            except msgspec.DecodeError as error:
+            except (ValueError, RecursionError) as error:
                 _log.warning("server %s cannot be understood: %s", entry.name, error)
                 continue
             self._known[entry.name] = Server(owner=entry.name, about=about)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hashlib
 import hmac
 import logging
@@ -171,7 +170,7 @@ class SharedAccess(Access):
         try:
             data = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
             return msgspec.json.decode(data, type=_Grant)
-        except (binascii.Error, ValueError):
+        except (ValueError, RecursionError):
             return None
 
     async def _forget_used(self, store: Store) -> None:

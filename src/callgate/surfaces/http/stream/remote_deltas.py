@@ -202,7 +202,7 @@ class _PeerStream:
                         continue
                     delta = msgspec.json.decode(line, type=Delta)
                     self._fanout.hear_elsewhere(delta.event, delta.before)
-        except (Unsent, Moved, Lost, Problem, msgspec.DecodeError) as error:
+        except (Unsent, Moved, Lost, Problem, ValueError, RecursionError) as error:
             _log.info("deltas of %s are lost: %r", self.server.url, error)
 
 
