@@ -1,14 +1,19 @@
-# A callgate server or worker: `docker build -t callgate .`, then deploy/ and docs/scale.md.
-# Every package is pinned and hashed by constraints.txt. Nothing secret belongs into an image.
+# A callgate server or worker: `docker compose build`, then deploy/ and docs/scale.md.
+# Every package is pinned and hashed by constraints.txt, and the base image by its digest, which
+# `sh scripts/pin_images.sh` finds: docker build --build-arg PYTHON=python:3.12-slim-bookworm@sha256:...
+# Nothing secret belongs into an image.
 
 ARG PYTHON=python:3.12-slim-bookworm
 
 FROM ${PYTHON} AS build
+ARG PYTHON
 WORKDIR /src
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 COPY constraints.txt ./
 # What callgate needs to run and to be built stands above "# for development"; below it, the driver
 # of the extra `postgres` alone is taken.
+RUN if [[ ! "$PYTHON" =~ @sha256:[0-9a-f]{64}$ ]]; then \
+      echo "The base image $PYTHON has no digest: run sh scripts/pin_images.sh" >&2; exit 1; fi
 RUN sed '/^# for development/,$d' constraints.txt > needs.txt \
  && awk '/^psycopg/ {take = 1} take {print} !/\\$/ {take = 0}' constraints.txt >> needs.txt \
  && python -m venv /opt/callgate \

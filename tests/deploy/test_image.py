@@ -50,11 +50,57 @@ def test_hadolint_finds_nothing_wrong() -> None:
 
 def requirements(directory: Path) -> str:
     """What the first RUN selects of constraints.txt, by its own commands."""
-    (first, *_) = given("RUN")
+    (_, first, *_) = given("RUN")
     selecting = first.partition("&& python -m venv")[0]
     (directory / "constraints.txt").write_bytes((PROJECT / "constraints.txt").read_bytes())
     subprocess.run(["bash", "-euo", "pipefail", "-c", selecting], cwd=directory, check=True, timeout=60)
     return (directory / "needs.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("image", "is_taken"),
+    [
+        ("python:3.12-slim-bookworm", False),
+        ("python:3.12-slim-bookworm@sha256:" + "0" * 63, False),
+        ("python:3.12-slim-bookworm@sha256:" + "0a" * 32, True),
+    ],
+)
+def test_a_base_image_without_a_digest_is_refused(image: str, is_taken: bool) -> None:
+    (check, *_) = given("RUN")
+    ran = subprocess.run(["bash", "-c", check], env={"PYTHON": image}, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode == 0, "pin_images" in ran.stderr) == (is_taken, not is_taken)
+
+
+def test_the_digests_of_all_images_are_found_and_written_for_compose(tmp_path: Path) -> None:
+    """With a program in the place of docker that knows no registry."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "pin.sh").write_bytes((PROJECT / "scripts" / "pin_images.sh").read_bytes())
+    docker = tmp_path / "docker"
+    docker.write_text('#!/bin/sh\necho "$ANSWER"\n')
+    docker.chmod(0o755)
+    (tmp_path / ".env").write_text("CALLGATE_PUBLIC_URL=http://x\nCALLGATE_CADDY_IMAGE=caddy:old\n")
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+
+    def pin(answer: str) -> tuple[int, list[str]]:
+        ran = subprocess.run(
+            ["sh", "scripts/pin.sh"],
+            cwd=tmp_path,
+            env={"PATH": path, "ANSWER": answer},
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
+        return ran.returncode, (tmp_path / ".env").read_text().splitlines()
+
+    code, lines = pin("no such image")
+    assert code != 0 and lines[-1] == "CALLGATE_CADDY_IMAGE=caddy:old", "nothing was changed"
+    code, lines = pin("sha256:" + "0a" * 32)
+    named = dict(line.split("=", 1) for line in lines)
+    assert code == 0 and named.pop("CALLGATE_PUBLIC_URL") == "http://x"
+    compose = (PROJECT / "compose.yaml").read_text()
+    assert set(named) == set(re.findall(r"\$\{(CALLGATE_\w+_IMAGE):\?", compose))
+    assert all(re.search(r":[\w.-]+@sha256:[0-9a-f]{64}$", image) for image in named.values())
+    tags = [image for image in re.findall(r"image: (\S+)", compose) if "${" not in image]
+    assert set(tags) == {"callgate:local"}, "which is built here"
 
 
 def test_the_image_gets_the_driver_of_the_database_and_no_tool_of_development(tmp_path: Path) -> None:

@@ -467,6 +467,13 @@ class StoreAddressInvalid(StoreError):
         )
 
 
+class UnstorableName(ValueError):
+    """A name that the store cannot hold, so that nothing has it. Only what names it is refused."""
+
+    def __init__(self) -> None:
+        super().__init__("A name with a NUL character or a lone surrogate cannot be stored.")
+
+
 class MissingPackage(StoreError):
     def __init__(self, setting: str, package: str) -> None:
         super().__init__(f"{setting} needs a package that is not installed: {package}.")

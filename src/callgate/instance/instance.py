@@ -23,7 +23,7 @@ from callgate.config.schema import Settings
 from callgate.config.secrets.opening import preload
 from callgate.config.secrets.sealing import SecretsError
 from callgate.core.sessions import Mode
-from callgate.core.stores import StoreError
+from callgate.core.stores import EngineTooOld, MissingPackage, StoreError, StoreMisconfigured
 from callgate.core.task_sets import start_task
 from callgate.core.version import __version__
 from callgate.instance.agent_hooks import AgentHooks
@@ -161,14 +161,16 @@ class Instance:
         await self._closing.aclose()
 
     async def _declare_home(self, closing: AsyncExitStack) -> None:
-        """Raises `CannotServe` in a copy of a home that is in use. Where the store does not say so
-        now, the instance ends as soon as it does."""
+        """Raises `CannotServe` in a copy of a home that is in use, and for a store that can never
+        be used. Where the store does not say so now, the instance ends as soon as it does."""
         if self._wired.sharing is None:
             return
 
         async def declare() -> None:
             try:
                 await self._wired.recovery.declare(await self._wired.log.store())
+            except (MissingPackage, StoreMisconfigured, EngineTooOld) as error:
+                self._wired.recovery.refusal = str(error)
             except StoreError as error:
                 _log.warning("whether this home is a copy is not known yet: %s", error)
 

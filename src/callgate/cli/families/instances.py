@@ -138,6 +138,9 @@ def _workers_token(parser: Parser) -> None:
         help="with create: may connect to this pool; may be repeated",
     )
     parser.add_argument("--name", metavar="NAME", help="with create: of the token; default: random")
+    parser.add_argument(
+        "--worker", metavar="NAME", help="with create: only a worker of this name may use it"
+    )
     add(parser, JSON)
 
 
@@ -265,7 +268,7 @@ COMMANDS: Mapping[str, Command] = {
     "workers list": Command("list the workers that are connected, on any server", "", takes(JSON)),
     "workers token": Command(
         "make, list or revoke the tokens with which workers connect",
-        "create --pool NAME | list | revoke NAME",
+        "create --pool NAME [--worker NAME] | list | revoke NAME",
         _workers_token,
         "A token is shown once. It lets its holder connect as a worker of its pools, and do\n"
         "nothing else; one that is revoked cuts the workers that came with it.",

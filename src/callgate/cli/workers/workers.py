@@ -81,11 +81,12 @@ def _create(options: Namespace) -> int:
     Home.from_environment().make()
     name, pools = options.name or secrets.token_hex(4), tuple(options.pools or ())
     try:
-        made = with_store(options, lambda store: create_token(store, name, pools))
+        made = with_store(options, lambda store: create_token(store, name, pools, options.worker))
     except TokenError as error:
         raise CliError(visible(str(error)), hint="See callgate workers token --help.") from error
     if options.json:
-        print_json({"name": name, "pools": pools, "token": made})
+        bound = {} if options.worker is None else {"worker": options.worker}
+        print_json({"name": name, "pools": pools, **bound, "token": made})
         return OK
     print(made)
     say(f"callgate: token {name} for {', '.join(pools)}; it is not shown again")
@@ -100,12 +101,14 @@ def _list(options: Namespace) -> int:
     if not found:
         say("there are no worker tokens")
     for each in found:
-        print(visible(f"{each.name}  {', '.join(each.pools)}"))
+        bound = f"  worker {each.worker}" if each.worker else ""
+        print(visible(f"{each.name}  {', '.join(each.pools)}{bound}"))
     return OK
 
 
 def _shown(token: WorkerToken) -> dict[str, Any]:
-    return {"name": token.name, "pools": token.pools, "created_at": token.created_at}
+    bound = {"worker": token.worker} if token.worker else {}
+    return {"name": token.name, "pools": token.pools, **bound, "created_at": token.created_at}
 
 
 def _revoke(options: Namespace, name: str) -> int:

@@ -81,7 +81,10 @@ class PooledCalls:
         located = await placed.locate()
         enclosure = None
         if located.enclosure is not None:
-            enclosure = msgspec.convert(located.enclosure, Enclosure)
+            try:
+                enclosure = msgspec.convert(located.enclosure, Enclosure)
+            except msgspec.ValidationError as error:
+                raise placed.misunderstood(error) from None
         tool = msgspec.structs.replace(
             subject.tool, factory=partial(WorkerTool, placed), previewer=WorkerTool(placed)
         )
@@ -305,6 +308,11 @@ class PlacedCall:
             " call. Nothing was done; make the call again.",
             reason="worker_lost",
         )
+
+    def misunderstood(self, error: Exception) -> ToolError:
+        """Refuse what the worker says about the call, which does not make sense."""
+        assert self._link is not None
+        return self._invalid(self._link, InvalidAnswer(f"its answer cannot be taken ({error})"))
 
     def _invalid(self, link: WorkerLink, error: InvalidAnswer) -> ToolError:
         problem = f"Worker {link.identity.name} of pool {self._pool.pool}: {error}."

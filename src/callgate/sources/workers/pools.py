@@ -67,6 +67,11 @@ class WorkerPools:
                 f"The token {known.name!r} is not for pool {pool!r}, only for:"
                 f" {', '.join(known.pools)}."
             )
+        if not known.is_for(pool, name):
+            raise CannotJoin(
+                f"The token {known.name!r} is only for the worker {known.worker!r}, and this one is"
+                f" called {name!r}."
+            )
         return WorkerIdentity(pool, name, process, known.name)
 
     async def join(self, link: WorkerLink) -> None:
@@ -136,16 +141,23 @@ class WorkerPools:
         """Cut who was fenced by a connection to another server, and whose token was revoked."""
         with store.wake(entries_key(fences.KIND), entries_key(tokens.KIND)) as hint:
             while self._links:
-                raised = await fences.read_fences(store)
-                known = {each.name: each for each in await tokens.list_tokens(store)}
-                for link in list(self._links.values()):
-                    identity = link.identity
-                    fence, token = raised.get(identity.key), known.get(identity.token)
-                    if fence is not None and fence.cuts(link.generation, identity.process):
-                        link.end(FENCED, "replaced")
-                    elif token is None or identity.pool not in token.pools:
-                        link.end(REVOKED, "token_revoked")
+                try:
+                    await self._cut(store)
+                except StoreError as error:  # looked at again soon
+                    _log.warning("whose worker token was revoked is not known now: %s", error)
                 await hint.wait()
+
+    async def _cut(self, store: Store) -> None:
+        """End the links of workers that were fenced, or whose token is gone."""
+        raised = await fences.read_fences(store)
+        known = {each.name: each for each in await tokens.list_tokens(store)}
+        for link in list(self._links.values()):
+            identity = link.identity
+            fence, token = raised.get(identity.key), known.get(identity.token)
+            if fence is not None and fence.cuts(link.generation, identity.process):
+                link.end(FENCED, "replaced")
+            elif token is None or not token.is_for(identity.pool, identity.name):
+                link.end(REVOKED, "token_revoked")
 
     async def close(self) -> None:
         for link in list(self._links.values()):
@@ -231,7 +243,10 @@ class WorkerPools:
                 f" {', '.join(served) or 'none'}.",
                 reason="no_worker",
             )
-        others = await directory.connected_workers(await self._store())
+        try:
+            others = await directory.connected_workers(await self._store())
+        except StoreError:  # which are elsewhere is not known now
+            others = []
         elsewhere = sorted({each.server for each in others if each.pool == pool})
         where = f" Servers that have one: {', '.join(elsewhere)}." if elsewhere else ""
         return ToolHostUnavailable(

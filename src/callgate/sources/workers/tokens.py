@@ -25,15 +25,23 @@ class WorkerToken(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     pools: tuple[str, ...]
     created_at: float
+    worker: str = ""
+    """The only worker that may use it; empty: any of its pools."""
+
+    def is_for(self, pool: str, worker: str) -> bool:
+        return pool in self.pools and self.worker in ("", worker)
 
 
 class TokenError(ValueError):
     """A token that cannot be made; `str` says why."""
 
 
-async def create_token(store: Store, name: str, pools: tuple[str, ...]) -> str:
-    """A new token, which nobody can look up again. Raises `TokenError`."""
-    for each in (name, *pools):
+async def create_token(
+    store: Store, name: str, pools: tuple[str, ...], worker: str | None = None
+) -> str:
+    """Make a token, which nobody can look up again; `worker` binds it to a worker of that name.
+    Raises `TokenError`."""
+    for each in (name, *pools, *(() if worker is None else (worker,))):
         if not is_pool_name(each):
             raise TokenError(
                 f"{each!r} is no name: letters, digits and . _ - are, at most 64, the first a"
@@ -42,7 +50,13 @@ async def create_token(store: Store, name: str, pools: tuple[str, ...]) -> str:
     if not pools:
         raise TokenError("a worker token is bound to at least one pool")
     token = PREFIX + secrets.token_urlsafe(32)
-    value = WorkerToken(name=name, sha256=_hash(token), pools=pools, created_at=time.time())
+    value = WorkerToken(
+        name=name,
+        sha256=_hash(token),
+        pools=pools,
+        created_at=time.time(),
+        worker=worker or "",
+    )
     put = PutEntry(kind=KIND, name=name, value=msgspec.json.encode(value).decode(), expected=0)
     (receipt,) = await store.commit(put)
     if not receipt.applied:

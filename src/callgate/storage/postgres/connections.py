@@ -19,7 +19,12 @@ from typing import Any
 import psycopg
 from psycopg import conninfo, sql
 
-from callgate.core.stores import EngineTooOld, StoreAddressInvalid
+from callgate.core.stores import (
+    EngineTooOld,
+    StoreAddressInvalid,
+    StoreMisconfigured,
+    UnstorableName,
+)
 from callgate.storage.postgres.location import PostgresLocation, redacted
 from callgate.storage.postgres.problems import Lost
 
@@ -95,6 +100,12 @@ class Connection:
         if version // 10_000 < OLDEST_SERVER:
             found = f"PostgreSQL {version // 10_000}"
             raise EngineTooOld(self.location.place, found, f"PostgreSQL {OLDEST_SERVER}")
+        encoding = self.psycopg.info.parameter_status("server_encoding")
+        if encoding != "UTF8":
+            raise StoreMisconfigured(
+                f"{self.location.place} has the encoding {encoding}, and callgate needs UTF8. Make "
+                "another one: create database callgate encoding 'UTF8' template template0"
+            )
 
     def _configure(self) -> None:
         """What a pooler would not keep: there, `begin` says some of it, and the server's settings
@@ -141,9 +152,11 @@ class Connection:
     def execute(self, statement: str, values: Any = None) -> psycopg.Cursor[tuple[Any, ...]]:
         try:
             return self.psycopg.execute(self._sql(statement), values)
+        except UnicodeEncodeError:
+            raise UnstorableName from None
         except psycopg.DataError as error:
             if error.sqlstate is None:  # it was not even sent
-                raise ValueError("a name with a NUL character is none that is kept") from None
+                raise UnstorableName from None
             raise
 
     def fetch(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:

@@ -35,6 +35,7 @@ from callgate.storage.encoding import decode
 from callgate.storage.endings import event_of
 from callgate.storage.sqlite.schema import POSITION_BITS
 from callgate.storage.sqlite.tables import (
+    LAST,
     SESSION,
     TOUCH,
     position_of,
@@ -74,7 +75,7 @@ def _texts(
     ord, last = _ord_and_last(db, session)
     rows = db.execute(
         f"select place, body from {table} where place > ? and place < ? order by place limit ?",  # noqa: S608
-        (position_of(ord, after), position_of(ord + 1, 0), limit),
+        (position_of(ord, min(after, LAST)), position_of(ord + 1, 0), limit),
     )
     return last, [(seq_of(position), text) for position, text in _page(rows)]
 

@@ -111,6 +111,10 @@ def session_of(columns: Sequence[Any]) -> tuple[int, StoredSession]:
     return ord, session
 
 
+LAST = (1 << POSITION_BITS) - 1
+"""No event of a session has a greater number."""
+
+
 def position_of(ord: int, seq: int) -> int:
     if seq >> POSITION_BITS:
         raise ValueError("a session holds no more events")

@@ -80,6 +80,11 @@ class Access:
         process at another address cannot forward the question and pass off the answer."""
         return proof_of(self.token, nonce, url)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is known who may come in."""
+        return True
+
     def is_token(self, value: str) -> bool:
         return hmac.compare_digest(value.encode(), self._token.encode())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable
 
@@ -10,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.operations import Operation, defect, read_request, wrong_method
 from callgate.surfaces.http.owners import answer_or_carry
-from callgate.surfaces.http.problems import draining, problem_of
+from callgate.surfaces.http.problems import draining, problem_of, stopping
 from callgate.surfaces.http.responses import (
     HttpResponse,
     Streamed,
@@ -39,6 +40,9 @@ class Endpoint:
                 raise draining()
             request = await read_request(operation, scope, receive)
             answer = await answer_or_carry(self._context, operation, request)
+        except asyncio.CancelledError:  # its work was, or we are: nothing comes after this
+            await respond(problem_response(stopping()), scope, receive, send)
+            return
         except Exception as error:  # ours become an answer; a defect is logged, not shown
             problem = problem_of(error)
             if problem is None:

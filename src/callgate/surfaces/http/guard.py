@@ -1,7 +1,8 @@
 """The wall around everything, HTTP and WebSocket alike: from where, and who.
 
     Host ours? -> Origin ours? -> file or open route? -> token, cookie, attach token -> inside
-       403           403              inside             or a server's signature: 401
+       403           403              inside             or a server's signature: 401, or 503
+                                                         where who may come in is not known
 
 It is the outermost application: no route can forget it. What comes out again carries the security
 headers (`responses`).
@@ -19,7 +20,14 @@ from callgate.core.stores import StoreError
 from callgate.protocol.carried_requests import HEADER, BadSignature
 from callgate.surfaces.http.access import BROWSER, USER, Access, Visitor
 from callgate.surfaces.http.addresses import Names
-from callgate.surfaces.http.problems import Problem, carried_refused, forbidden, unauthorized
+from callgate.surfaces.http.problems import (
+    Problem,
+    carried_refused,
+    forbidden,
+    not_ready,
+    problem_of,
+    unauthorized,
+)
 from callgate.surfaces.http.responses import (
     problem_response,
     respond,
@@ -59,7 +67,9 @@ class Guard:
         send = with_security_headers(send)
         try:
             scope[VISITOR] = await self._judge(scope)
-        except Problem as problem:
+        except (Problem, StoreError) as error:
+            problem = problem_of(error)
+            assert problem is not None
             await respond(problem_response(problem), scope, receive, send)
             return
         await self._inside(scope, receive, send)
@@ -82,6 +92,8 @@ class Guard:
             await self._known(scope) if carried is None else await self._carried(scope, carried)
         )
         if visitor is None:
+            if _shows_something(scope) and not self._access.is_ready:
+                raise not_ready({"store": "unreachable"})
             raise unauthorized()
         pending = scope.get("state", {}).get(CONNECTION)
         if pending is not None:
@@ -131,6 +143,15 @@ class Guard:
                 if key == name and self._access.is_cookie(value):
                     return True
         return False
+
+
+def _shows_something(scope: Scope) -> bool:
+    """Whether a request has anything that may let it in."""
+    return bool(
+        _all(scope, b"authorization")
+        or _all(scope, b"cookie")
+        or (scope["path"] == STREAM and b"attach=" in scope["query_string"])
+    )
 
 
 def target_of(scope: Scope) -> str:

@@ -24,7 +24,13 @@ from callgate.protocol.carried_requests import Carried
 from callgate.redaction.texts import redact
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.guard import VISITOR, target_of
-from callgate.surfaces.http.problems import Problem, bad_request, carried_refused, invalid
+from callgate.surfaces.http.problems import (
+    Problem,
+    bad_request,
+    carried_refused,
+    invalid,
+    not_found,
+)
 from callgate.surfaces.http.responses import JSON
 from callgate.surfaces.http.servers.directory import Server
 
@@ -104,6 +110,8 @@ class Operation(NamedTuple):
 
 async def read_request(operation: Operation, scope: Scope, receive: Receive) -> Request:
     """Raises `Problem`."""
+    if any(map(_is_unstorable, scope.get("path_params", {}).values())):
+        raise not_found("name")
     query = _query(operation, scope["query_string"])
     raw = b""
     if operation.method in ("POST", "PATCH"):
@@ -130,6 +138,11 @@ async def read_request(operation: Operation, scope: Scope, receive: Receive) -> 
         tracestate=_header(scope, b"tracestate").decode("latin-1"),
         request_id=_header(scope, b"x-request-id").decode("latin-1"),
     )
+
+
+def _is_unstorable(name: str) -> bool:
+    """Whether no id can be so: with a NUL character, or not Unicode."""
+    return "\0" in name or any("\ud800" <= each <= "\udfff" for each in name)
 
 
 def _ensure_carriable(operation: Operation, carried: Carried, raw: bytes) -> None:

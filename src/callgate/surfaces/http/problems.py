@@ -20,6 +20,7 @@ from callgate.core.stores import (
     StaleOwner,
     StoreClosed,
     StoreError,
+    UnstorableName,
 )
 from callgate.protocol.carried_requests import HEADER, MOVED, REFUSED
 from callgate.sessions.session_turn import TurnInProgress
@@ -144,6 +145,17 @@ def draining() -> Problem:
     )
 
 
+def stopping() -> Problem:
+    """To a client whose request was cut off by the end of the instance."""
+    return Problem(
+        503,
+        ToolErrorClass.SHUTTING_DOWN,
+        "The instance stopped before it answered. Whether the request took effect is not known: "
+        "look before you send it again.",
+        "outcome_unknown",
+    )
+
+
 def not_ready(checks: Mapping[str, str]) -> Problem:
     """`checks` are words of ours: whoever reads this has shown no token."""
     failing = ", ".join(f"{name}: {found}" for name, found in checks.items() if found != "ok")
@@ -168,6 +180,8 @@ def problem_of(error: Exception) -> Problem | None:
             return not_found("session")
         case SessionLocked() | StaleOwner():
             return conflict(str(error), "session_locked")
+        case UnstorableName():
+            return not_found("name")
         case StoreClosed():
             return Problem(503, ToolErrorClass.SHUTTING_DOWN, str(error), "stopping")
         case StoreError():

@@ -143,9 +143,10 @@ class Deployment:
         assert ran.returncode == 0, ran.stderr
         return json.loads(ran.stdout)
 
-    def token(self, *pools: str, name: str = "") -> str:
+    def token(self, *pools: str, name: str = "", worker: str = "") -> str:
         words = [word for pool in pools for word in ("--pool", pool)]
         named = ["--name", name] if name else []
+        named += ["--worker", worker] if worker else []
         return str(self.command("workers", "token", "create", *words, *named)["token"])
 
     def worker(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from tests.unit.instance.worker.deployments import CALLGATE, Deployment
+from tests.unit.instance.worker.deployments import CALLGATE, LIMIT_S, Deployment
 from tests.unit.instance.worker.scripted import ScriptedWorker
 from tests.unit.instance.worker.tls import tls_proxy
 
@@ -20,6 +22,28 @@ def test_a_wrong_token_and_a_wrong_pool_are_refused_for_good(deployed: Deploymen
     code, output = deployed.worker(token, "one", pool="prod", joined=False).ended()
     assert code == 3 and "The token 'mine' is not for pool 'prod', only for: build, test." in output
     deployed.worker(token, "one", pool="test")
+
+
+def test_a_token_that_is_bound_to_a_worker_is_good_for_no_other(deployed: Deployment) -> None:
+    token = deployed.token("build", name="mine", worker="one")
+    code, output = deployed.worker(token, "two", joined=False).ended()
+    assert code == 3 and "only for the worker 'one'" in output
+    deployed.worker(token, "one")
+    (known,) = deployed.command("workers", "token", "list")["tokens"]
+    assert known["worker"] == "one"
+
+
+@pytest.mark.parametrize("enclosure", [{"nonsense": 1}, {}, {"profile": "\0", "writes": "yes"}])
+def test_an_enclosure_that_makes_no_sense_refuses_the_call(deployed: Deployment, enclosure: Any) -> None:
+    worker = ScriptedWorker(deployed.url, deployed.token("build"))
+    worker.greet()
+    session = deployed.session()
+    with ThreadPoolExecutor(1) as threads:
+        calling = threads.submit(deployed.call, session, "read_file", path="a.txt")
+        worker.answer(worker.take("locate_call"), {"enclosure": enclosure})
+        result = calling.result(LIMIT_S)
+    worker.close()
+    assert (result["ok"], result["error"]["reason"]) == (False, "worker_answer")
 
 
 def refusal(deployed: Deployment, token: str, **query: str) -> tuple[int, str]:

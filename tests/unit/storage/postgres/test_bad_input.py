@@ -22,6 +22,7 @@ from callgate.core.stored import StoredGrant
 from callgate.core.stores import (
     EngineTooOld,
     StoreAddressInvalid,
+    StoreMisconfigured,
     StoreTooNew,
     StoreUnreadable,
     StoreUnwritable,
@@ -161,6 +162,16 @@ async def test_a_server_that_is_too_old_is_refused(cluster: Cluster, monkeypatch
     monkeypatch.setattr(connections, "OLDEST_SERVER", 99)
     with pytest.raises(EngineTooOld, match="callgate needs at least PostgreSQL 99"):
         await PostgresStore.open(cluster.location())
+
+
+async def test_a_database_that_is_not_in_utf8_is_refused(cluster: Cluster) -> None:
+    _run(cluster, "create database latin encoding 'LATIN1' locale 'C' template template0")
+    try:
+        location = PostgresLocation(url=cluster.url.replace("/postgres?", "/latin?"), schema="x")
+        with pytest.raises(StoreMisconfigured, match="LATIN1.*UTF8"):
+            await PostgresStore.open(location)
+    finally:
+        _run(cluster, "drop database latin")
 
 
 async def test_tables_of_a_newer_callgate_are_refused_and_left_alone(cluster: Cluster) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,9 @@ import pytest
 import callgate
 from callgate.surfaces.http import mcp_endpoint, responses
 from callgate.surfaces.http.addresses import Address, bind
+from callgate.surfaces.http.endpoints import Endpoint
 from callgate.surfaces.http.files import find_files
+from callgate.surfaces.http.operations import Operation
 from callgate.surfaces.http.server import HttpServer
 from tests.unit.surfaces.http.instances import LIMIT_S, Instance, serving
 
@@ -272,3 +276,25 @@ def test_one_module_makes_all_the_messages_of_an_answer() -> None:
     root = Path(callgate.__file__).parent
     found = [path for path in root.rglob("*.py") if "response.start" in path.read_text()]
     assert found == [Path(responses.__file__)]
+
+
+async def test_a_request_whose_work_is_cancelled_is_answered_with_503() -> None:
+    """As at the end of a drain: whatever cancels it, the client gets an answer, and no 500."""
+
+    async def cancelled(context: Any, request: Any) -> Any:
+        raise asyncio.CancelledError
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    context: Any = SimpleNamespace(carrier=None, draining=SimpleNamespace(has_begun=False))
+    endpoint = Endpoint(context, [Operation("GET", "/v1/x", "Wait.", cancelled, dict)])
+    scope = {"type": "http", "method": "GET", "path": "/v1/x", "query_string": b"", "headers": []}
+    await endpoint(scope, receive, send)
+    assert sent[0]["status"] == 503
+    assert json.loads(b"".join(each.get("body", b"") for each in sent))["error"]["reason"] == "outcome_unknown"

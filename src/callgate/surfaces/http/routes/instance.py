@@ -133,6 +133,8 @@ async def log_in(context: Context, request: Request) -> HttpResponse:
     query: Code = request.query
     cookie = await context.access.log_in(query.code)
     if cookie is None:
+        if not context.access.is_ready:
+            raise not_ready({"store": "unreachable"})
         if "text/html" in request.accepts:
             return html_response(401, _USED_LINK)
         raise unauthorized()

@@ -6,7 +6,8 @@
     cookie        a random name and its signature: nothing is kept of it
     login code, attach token   signed, with their end; which ones were used is an entry of the store
 
-Until the key was read, what `Access` gives out is good at this server alone.
+Until the key was read, what `Access` gives out is good at this server alone. Whether anything else
+is good is not known then (`is_ready`): it gets 503, because a client takes 401 for the last word.
 """
 
 from __future__ import annotations
@@ -94,6 +95,10 @@ class SharedAccess(Access):
             self.void(token)
         else:
             write_private(self.path, token + "\n")
+
+    @property
+    def is_ready(self) -> bool:
+        return self._key is not None
 
     @property
     def token(self) -> str:
