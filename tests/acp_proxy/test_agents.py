@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,7 @@ import os, resource, sys
 os.environ.pop("CALLGATE_CALL")
 os.environ["CALLGATE_HOME"] = os.environ["INNER"]
 resource.setrlimit(10, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-os.execv(sys.executable, [sys.executable, "-m", "callgate", "acp", *sys.argv[1:]])
+os.execv(sys.executable, [sys.executable, "-S", "-m", "callgate", "acp", *sys.argv[1:]])
 """
 """`callgate acp` refuses to run within a call, which an agent behind the proxy is for it."""
 
@@ -74,8 +75,9 @@ async def test_our_own_agent(opened: Open, home: Path, workspace: Path, tmp_path
     wrapper = tmp_path / "unmarked.py"
     wrapper.write_text(UNMARKED)
     command = (sys.executable, str(wrapper), "--model", f"scripted:{script}")
+    path = f"{checkout}:{sysconfig.get_path('purelib')}"  # all that it imports, with -S
     options = ("--writable", str(inner), "--readable", str(tmp_path))
-    async with opened(*options, command=command, env={"INNER": str(inner), "PYTHONPATH": str(checkout)}) as editor:
+    async with opened(*options, command=command, env={"INNER": str(inner), "PYTHONPATH": path}) as editor:
         assert editor.greeting["agentInfo"]["name"] == "callgate"
         talk = await editor.new(workspace)
         talk.allow("allow_once")
