@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.acp.editor import Editor
+from tests.acp.editor import Editor, environment
 from tests.agents_acp.model_server import PlannedModel
 from tests.models_server import Asks
 
@@ -135,19 +137,29 @@ def workspace(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=sorted(AGENTS))
-def agent(request: pytest.FixtureRequest) -> RealAgent:
-    return AGENTS[request.param]
+def agent_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
-def behind(home: Path, workspace: Path, agent: RealAgent) -> Behind:
+def agent(agent_name: str) -> RealAgent:
+    return AGENTS[agent_name]
+
+
+@pytest.fixture
+def behind(home: Path, workspace: Path, agent: RealAgent, agent_name: str) -> Behind:
     """An editor with the agent behind the proxy, whose model follows a plan."""
 
     @asynccontextmanager
-    async def open(plan: Sequence[Asks], *options: str, settings: str = "") -> AsyncIterator[Editor]:
+    async def open(
+        plan: Sequence[Asks], *options: str, settings: str = "", hook: bool = False
+    ) -> AsyncIterator[Editor]:
         (home / "settings.toml").write_text(settings)
         with PlannedModel(plan) as model:
             started = agent.start(model, home.parent)
+            if hook:
+                install = [sys.executable, "-m", "callgate", "hook", "install", agent_name]
+                subprocess.run(install, env=environment(home), check=True, capture_output=True, timeout=60)
             path = f"{NODE.parent}:{os.environ['PATH']}"
             given = (*started.options, *options, "--", str(NODE), *started.command)
             editor = await Editor.spawned(

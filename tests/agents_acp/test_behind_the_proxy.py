@@ -52,6 +52,34 @@ async def test_what_the_person_denies_never_happens(
     assert "deny" in {each["decision"] for each in records(home)}
 
 
+async def test_with_its_hook_installed_each_call_is_one_question_and_happens_once(
+    behind: Behind, agent: RealAgent, home: Path, workspace: Path
+) -> None:
+    async with behind(plan(agent, workspace), hook=True) as editor:
+        talk = await editor.new(workspace)
+        talk.allow("allow_once")
+        assert await talk.prompt("go") == "end_turn"
+        assert DONE in talk.text()
+        assert len(asked(talk)) == 2, [each["toolCall"]["title"] for each in asked(talk)]
+    assert (workspace / "shell.txt").read_text() == "hi\n"
+    assert (workspace / "new.txt").read_text() == "new\n"
+    commands = [each for each in records(home) if each["tool"] in ("shell", "agent_action")]
+    done = [each for each in commands if each.get("result") != "The agent had it done by callgate."]
+    assert len(done) == 1, commands
+
+
+async def test_with_its_hook_installed_a_denied_call_never_happens(
+    behind: Behind, agent: RealAgent, home: Path, workspace: Path
+) -> None:
+    async with behind(plan(agent, workspace), hook=True) as editor:
+        talk = await editor.new(workspace)
+        talk.allow("reject_once")
+        await talk.prompt("go")
+        assert asked(talk)
+    assert list(workspace.glob("*.txt")) == []
+    assert "deny" in {each["decision"] for each in records(home)}
+
+
 async def test_mode_read_lets_it_change_nothing(behind: Behind, agent: RealAgent, workspace: Path) -> None:
     async with behind(plan(agent, workspace), "--mode", "read") as editor:
         talk = await editor.new(workspace)

@@ -29,6 +29,7 @@ from callgate.dispatch.permission.grants import Grant
 from callgate.dispatch.tools.sources import FixedTools
 from callgate.instance import agent_homes, known_agents
 from callgate.instance.editor_agent import session_in
+from callgate.instance.proxy_hooks import AgentHook, installed_hook
 from callgate.instance.watchdog import watch_runtime
 from callgate.policy.rules import Outcome
 from callgate.protocol.acp.initialize import Initialize
@@ -44,6 +45,7 @@ from callgate.surfaces.acp_proxy.proxy import Proxy
 from callgate.surfaces.acp_proxy.runners import AgentAction, AgentTurn
 from callgate.surfaces.acp_proxy.server import MakeChain, ProxyServer
 from callgate.surfaces.live_sessions import LiveSessions
+from callgate.tools.agent_tools import TAG
 from callgate.wiring.registration import register_own
 from callgate.wiring.runtime import Wired
 
@@ -86,12 +88,16 @@ async def _make(
         raise RpcError(INTERNAL_ERROR, "which agent? callgate acp-proxy -- AGENT")
     wired = await asyncio.to_thread(_open)
     try:
-        dependencies = make_dependencies(wired, options)
+        hook = _bound_hook(wired, options) if make_chain is None else None
+        dependencies = make_dependencies(wired, options, hook)
         watch_runtime(wired)
         info = client.client_info
         name = None if info is None else info.name
         if make_chain is None:
-            return Proxy(dependencies, peer, name, partial(AgentPool, dependencies))
+            proxy = Proxy(dependencies, peer, name, partial(AgentPool, dependencies))
+            if hook is not None:
+                hook.serve(proxy, wired.settings.hooks.tools)
+            return proxy
         return Proxy(dependencies, peer, name, partial(make_chain, dependencies.first_place))
     except BaseException:
         await wired.close()
@@ -109,14 +115,40 @@ def _open() -> Wired:
     return wired
 
 
-def make_dependencies(wired: Wired, options: ProxyOptions) -> Dependencies:
+def _bound_hook(wired: Wired, options: ProxyOptions) -> AgentHook | None:
+    """The hook of callgate that the agent has, if it runs in the sandbox."""
+    hook = installed_hook(wired.home.path, options.argv, known_agents.find(options.argv)[0])
+    if hook is None or wired.sandbox.surroundings.profile is None:
+        return None
+    try:
+        hook.bind()
+    except OSError as error:
+        message = f"callgate cannot listen for the agent's hook: {error}"
+        raise RpcError(INTERNAL_ERROR, message) from error
+    return hook
+
+
+def make_dependencies(
+    wired: Wired, options: ProxyOptions, hook: AgentHook | None = None
+) -> Dependencies:
     settings = wired.settings
     table = _with_options(settings.acp.proxy, options)
     mode = Mode(options.mode) if options.mode is not None else settings.mode
     name = known_agents.find(options.argv)[0] if options.argv else "agent"
 
     def open_session(workspace: str | None, id: str) -> Session:
-        return session_in(wired, workspace or os.getcwd(), id)
+        session = session_in(wired, workspace or os.getcwd(), id)
+        if hook is not None:
+            session.tags |= {TAG}
+        return session
+
+    def refusal(session: Session, tool: str, arguments: dict[str, Any]) -> str | None:
+        call = ToolCall(tool=tool, arguments=arguments, session=session, caller=CallerKind.AGENT)
+        try:
+            decision = wired.dispatcher.examine(call, by_agent=True)[1]
+        except ToolError as error:
+            return str(error)
+        return decision.sentence if decision.outcome is Outcome.DENY else None
 
     def grant_once(session: Session, tool: str, arguments: dict[str, Any]) -> None:
         """Bound to exactly these arguments, as the dispatcher will see them."""
@@ -134,6 +166,8 @@ def make_dependencies(wired: Wired, options: ProxyOptions) -> Dependencies:
     first = _first_workspace(options)
 
     async def close() -> None:
+        if hook is not None:
+            await hook.close()
         await wired.close()
         if os.path.basename(first).startswith(_EMPTY):
             shutil.rmtree(first, ignore_errors=True)
@@ -144,9 +178,10 @@ def make_dependencies(wired: Wired, options: ProxyOptions) -> Dependencies:
         mode=mode,
         name=name,
         first_place=AgentPlace(first),
-        launch=partial(_launch, wired, options.argv, table, mode),
+        launch=partial(_launch, wired, options.argv, table, mode, hook),
         runs_in=f"the agent's own process, {_around(table, wired)}",
         grant_once=grant_once,
+        refusal=refusal,
         longest_arguments=settings.acp.longest_arguments,
         start_timeout_s=table.start_timeout_s,
         cancel_patience_s=table.cancel_patience_s,
@@ -182,7 +217,12 @@ def _first_workspace(options: ProxyOptions) -> str:
 
 
 async def _launch(
-    wired: Wired, argv: Sequence[str], table: ProxyTable, mode: Mode, place: AgentPlace
+    wired: Wired,
+    argv: Sequence[str],
+    table: ProxyTable,
+    mode: Mode,
+    hook: AgentHook | None,
+    place: AgentPlace,
 ) -> Launch:
     """What starts the agent in its sandbox."""
     sandbox, agent = wired.sandbox, known_agents.find(argv)[1]
@@ -223,7 +263,8 @@ async def _launch(
             enclosure,
             writes=mode in _WRITES,
             program_roots=tuple(_made(map(os.path.expanduser, table.writable))),
-            revealed=view.roots,
+            revealed=view.roots if hook is None else (*view.roots, *hook.roots),
+            unix_sockets=hook is not None,
             replacements=view.replacements,
         )
         launcher = sandbox.process_launcher(enclosure, session)

@@ -89,7 +89,7 @@ def _header(agent: str, directory: str, more: str) -> bytes:
 def _converse(directory: str, request: bytes, limit_s: float) -> tuple[bytes, list[bytes], bytes]:
     """Send a request to the newest instance that answers: the words of its first line, and what
     follows."""
-    connection = _connect(os.path.join(directory, "sockets"))
+    connection = _connect(_sockets(directory))
     try:
         connection.settimeout(limit_s)
         sent = 0
@@ -107,6 +107,16 @@ def _converse(directory: str, request: bytes, limit_s: float) -> tuple[bytes, li
     if len(words) < 2:
         raise NoAnswer("The callgate instance did not take the event: is the hook installed?")
     return words[0], words[1:], rest
+
+
+def _sockets(directory: str) -> str:
+    """The directory of the instances' sockets; in the sandbox of an agent behind `callgate
+    acp-proxy` there is the socket of that proxy instead."""
+    sockets, proxies = os.path.join(directory, "sockets"), os.path.join(directory, "proxies")
+    if os.path.isdir(sockets) or not os.path.isdir(proxies):
+        return sockets
+    names = os.listdir(proxies)
+    return os.path.join(proxies, names[0]) if len(names) == 1 else sockets
 
 
 def _connect(sockets: str) -> _socket.socket:

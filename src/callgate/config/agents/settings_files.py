@@ -3,6 +3,7 @@
 HOME/hooks/AGENT/hook     what the agent runs before and after each call
 HOME/hooks/AGENT/token    lets it submit events of that agent, and nothing else
 HOME/hooks/sockets/PID.sock   where an instance takes them
+HOME/hooks/proxies/PID/PID.sock   where `callgate acp-proxy` takes those of its own agent
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import msgspec
 
 DIRECTORY = "hooks"
 SOCKETS = "sockets"
+PROXIES = "proxies"
 
 
 class AgentSettings(msgspec.Struct, frozen=True):
@@ -104,6 +106,10 @@ def hook_name(home: str, agent: str) -> str:
             return f"callgate-{hashlib.sha256(file.read(256)).hexdigest()[:16]}"
     except OSError:
         return "callgate"
+
+
+def proxies_directory(home: str) -> str:
+    return os.path.join(home, DIRECTORY, PROXIES)
 
 
 def token_file(home: str, agent: str) -> str:

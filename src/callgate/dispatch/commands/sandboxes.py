@@ -71,6 +71,8 @@ class Enclosure(msgspec.Struct, frozen=True):
     """Directories of which it sees nothing, unless it is shown for another reason."""
     replacements: tuple[Replacement, ...] = ()
     """Of an agent: what is in its directories instead of the user's own files."""
+    unix_sockets: bool = False
+    """Of an agent: whether it may connect to the Unix sockets that it sees."""
     delegated: bool = False
     """They run in a terminal of the session's client: nothing of ours is around them."""
     moved: bool = False
@@ -322,6 +324,7 @@ class Sandbox:
             enclosure.replacements,
             enclosure.writes,
             enclosure.program_roots,
+            enclosure.unix_sockets,
             session.workspace,
             session.extra_roots,
             moment,
@@ -358,6 +361,8 @@ class Sandbox:
             jail = profiles.workspace(
                 places, network=enclosure.network, hosts=enclosure.hosts, limits=limits
             )
+        if enclosure.unix_sockets:
+            jail = msgspec.structs.replace(jail, unix_sockets=True)
         if not enclosure.writes:
             jail = profiles.without_writes(jail, places)
         return profiles.with_replacements(jail, enclosure.replacements)

@@ -64,6 +64,7 @@ class SessionCalls:
         arguments: dict[str, Any],
         runner: Runner | None = None,
         card: str | None = None,
+        external_id: str | None = None,
     ) -> ToolCall:
         """`card`: that of the agent, by its id for what the call is about."""
         call = ToolCall(
@@ -71,7 +72,7 @@ class SessionCalls:
             arguments=arguments,
             session=self.session,
             caller=CallerKind.AGENT,
-            external_id=card,
+            external_id=external_id or card,
             timeout_s=_LONGEST_CALL_S,
             runner=runner,
         )

@@ -97,6 +97,8 @@ class Dependencies(NamedTuple):
     """What is around that process, for the person who is asked about what it does by itself."""
     grant_once: Callable[[Session, str, dict[str, Any]], None]
     """Let exactly this call of a session run once: a person or the policy has said yes to it."""
+    refusal: Callable[[Session, str, dict[str, Any]], str | None]
+    """Why the policy denies a call that the agent would run itself; None: it does not."""
     longest_arguments: int
     """Characters of arguments that a question may show."""
     start_timeout_s: float

@@ -76,6 +76,16 @@ def read(state: ToolState, cwd: str) -> JudgedTool:
     return unknown(state)
 
 
+def of_hook(tool: str, arguments: dict[str, Any], workspace: str) -> JudgedTool:
+    """A call that the agent's hook tells of, in the form in which a question is read."""
+    given = dict(arguments)
+    if isinstance(path := given.get("path"), str):
+        given["path"] = absolute(path, workspace)
+    if isinstance(cwd := given.pop("cwd", None), str) and absolute(cwd, workspace) != workspace:
+        given["cwd"] = absolute(cwd, workspace)
+    return JudgedTool(tool, given)
+
+
 def is_plain_switch(state: ToolState) -> bool:
     """Whether a question is about the agent's mode and nothing that it would run or change; a plan
     may come with it, which is words."""

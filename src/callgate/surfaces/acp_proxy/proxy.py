@@ -31,6 +31,7 @@ from callgate.core.task_sets import TaskSet
 from callgate.dispatch.clients import client_of
 from callgate.protocol.acp.agent_requests import CANCELLED, PERMISSION, session_id_of
 from callgate.protocol.acp.values import SESSION_UPDATE
+from callgate.protocol.hooks.events import HookEvent
 from callgate.protocol.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -110,6 +111,17 @@ class Proxy:
         await asyncio.gather(self._agents.close(), closing)
         await self._tasks.wait(REPORT_S)
         await self._dependencies.close()
+
+    def find_session(self, event: HookEvent) -> ProxiedSession | None:
+        """The session that an event of the agent's hook is about: by its id, or the only one in
+        its directory."""
+        found = self._sessions.get(event.session)
+        if found is not None:
+            return found[1]
+        here = event.cwd and os.path.realpath(event.cwd)
+        sessions = [each for _, each in self._sessions.values()]
+        in_directory = [each for each in sessions if each.session.workspace == here]
+        return in_directory[0] if len(in_directory) == 1 else None
 
     # From the editor
 

@@ -28,9 +28,11 @@ from callgate.protocol.acp.agent_requests import PermissionRequest, ToolState
 from callgate.protocol.acp.client import CreateTerminal, ReadTextFile, WriteTextFile
 from callgate.protocol.acp.reading import read_params
 from callgate.protocol.acp.values import RESOURCE_NOT_FOUND
+from callgate.protocol.hooks.agent_tools import Translated
+from callgate.protocol.hooks.events import HookEvent, Verdict
 from callgate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError, shown
 from callgate.surfaces.acp.peer import Peer
-from callgate.surfaces.acp_proxy import judging
+from callgate.surfaces.acp_proxy import approvals, judging
 from callgate.surfaces.acp_proxy.approvals import Approvals
 from callgate.surfaces.acp_proxy.calls import SessionCalls
 from callgate.surfaces.acp_proxy.dependencies import Dependencies
@@ -143,9 +145,12 @@ class ProxiedSession:
         if judging.is_plain_switch(state):  # its options are what it is about
             return await self._ask_about_mode(request, state, params)
         judged = judging.read(state, self.session.workspace)
-        result = await self._ask(judged, request.tool_call_id)
+        card = request.tool_call_id
+        if self._approvals.find_told(card, judged, "question") is not None:
+            return request.answer(allow=True)
+        result = await self._ask(judged, card, card)
         if result is not None and _is_unclear(result) and judged.tool != judging.AGENT_ACTION:
-            result = await self._ask(judging.unknown(state), request.tool_call_id)
+            result = await self._ask(judging.unknown(state), card, card)
         if result is None:
             return request.answer(allow=True)
         assert result.error is not None
@@ -172,20 +177,60 @@ class ProxiedSession:
         with updates.question(card):
             return await self._editor.request(wire.PERMISSION, {**params, "toolCall": shown_call})
 
-    async def _ask(self, judged: judging.JudgedTool, tool_call_id: str) -> ToolResult | None:
-        """None where the agent may do it; its call goes on until the agent has done it."""
+    async def _ask(
+        self,
+        judged: judging.JudgedTool,
+        tool_call_id: str,
+        card: str | None,
+        told_by: str = "question",
+    ) -> ToolResult | None:
+        """None where the agent may do it; its call goes on until the agent has done it. `card`:
+        that of the agent."""
         tool = self.calls.find(judged.tool)
         if tool is None:  # such as a tool of a package that is not installed
-            return await self._ask(judging.unknown(dict(judged.arguments)), tool_call_id)
+            unknown = judging.unknown(dict(judged.arguments))
+            return await self._ask(unknown, tool_call_id, card, told_by)
         work = AgentWork(tool.definition)
         runner = Runner(lambda: work, self._runs_in, takes_slot=False)
-        call = self.calls.make(judged.tool, judged.arguments, runner, tool_call_id)
+        call = self.calls.make(judged.tool, judged.arguments, runner, card, tool_call_id or None)
         running = self._agent_work.start(self.calls.complete(call))
         await self.calls.started(work.started, running, call)
         if not work.started.is_set():
             return running.result()
-        self._approvals.begin(tool_call_id, work, judged)
+        self._approvals.begin(tool_call_id, work, judged, told_by)
         return None
+
+    # What the agent's hook tells
+
+    async def hook_called(self, event: HookEvent, call: Translated) -> Verdict:
+        """Check a call that the agent's hook tells of, once for the hook and the question."""
+        if call.undecided:  # the agent's own question is about it
+            return Verdict(allowed=True, undecided=True)
+        judged = judging.of_hook(call.tool, call.arguments, self.session.workspace)
+        known = self._approvals.find_told(event.use_id, judged, "hook")
+        if known is not None:
+            why = self._dependencies.refusal(self.session, judged.tool, judged.arguments)
+            if why is None:
+                return Verdict(allowed=True)
+            self._approvals.end(known, success=False, how=f"Refused: {why}")
+            return Verdict(allowed=False, reason=f"callgate: {why}")
+        id = event.use_id or f"hook_{next(self._numbers)}"
+        result = await self._ask(judged, id, self._card_of(event.use_id), "hook")
+        if result is None:
+            return Verdict(allowed=True)
+        assert result.error is not None
+        return Verdict(allowed=False, reason=f"callgate: {result.error.message}")
+
+    def hook_ended(self, event: HookEvent) -> None:
+        """The agent has done what its hook told of. A call without an id ends with its turn."""
+        if event.use_id is not None:
+            self._approvals.end(event.use_id, success=not event.failed)
+
+    def _card_of(self, use_id: str | None) -> str | None:
+        """The agent's own card of a call, if it has announced one."""
+        if use_id is None:
+            return None
+        return next((id for id in self._states if approvals.ids_match(id, use_id)), None)
 
     async def read_file(self, params: Any) -> Any:
         request = read_params(ReadTextFile, params)

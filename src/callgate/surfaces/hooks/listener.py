@@ -15,12 +15,13 @@ import hmac
 import json
 import logging
 import socket
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 from callgate.config.agents.settings_files import AGENTS, token_file
 from callgate.core.task_sets import TaskSet
 from callgate.protocol.hooks.dialects import MAX_EVENT
-from callgate.surfaces.hooks.service import HookService
+from callgate.surfaces.hooks.sandboxed import Tickets
 
 _log = logging.getLogger("callgate.hooks")
 _UNREADABLE = (asyncio.IncompleteReadError, asyncio.LimitOverrunError)
@@ -44,11 +45,33 @@ def is_token(home: str, agent: str, token: str) -> bool:
     return len(known) >= 32 and hmac.compare_digest(known.encode(), token.encode())
 
 
+class Service(Protocol):
+    """Answers the events of hooks."""
+
+    @property
+    def tickets(self) -> Tickets: ...
+    async def submit(
+        self,
+        agent: str,
+        data: bytes,
+        gone: Awaitable[Any] | None = None,
+        phase: str | None = None,
+    ) -> bytes: ...
+
+
 class HookListener:
-    def __init__(self, service: HookService, home: str, listening: socket.socket) -> None:
+    def __init__(
+        self,
+        service: Service,
+        home: str,
+        listening: socket.socket,
+        accepts: Callable[[socket.socket], bool] = lambda connection: True,
+    ) -> None:
+        """`accepts`: whether the process at the other end may submit events here."""
         self._service = service
         self._home = home
         self._listening = listening
+        self._accepts = accepts
         self._connections = TaskSet(_log, "a connection of a hook met a defect")
         self._slots = asyncio.Semaphore(_MOST)
 
@@ -59,6 +82,10 @@ class HookListener:
         try:
             connection, _ = self._listening.accept()
         except OSError:
+            return
+        if not self._accepts(connection):
+            _log.warning("a hook of another agent's process is not answered")
+            connection.close()
             return
         self._connections.start(self._serve(connection))
 

@@ -12,10 +12,16 @@ _BACKLOG = 64
 
 
 def bind(home: str) -> socket.socket:
-    """A listening socket. Raises `OSError`."""
-    directory, name = sockets_directory(home), f"{os.getpid()}.sock"
+    """The listening socket of an instance. Raises `OSError`."""
+    directory = sockets_directory(home)
     make_private_directory(directory)
     _reap(directory)
+    return bind_in(directory)
+
+
+def bind_in(directory: str) -> socket.socket:
+    """A listening socket in a directory that exists. Raises `OSError`."""
+    name = f"{os.getpid()}.sock"
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.setblocking(False)
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
