@@ -14,6 +14,7 @@ import msgspec
 
 from callgate.audit.forward import Place
 from callgate.core.directories import make_private_directory, write_private_synced
+from callgate.core.disk.file_locks import try_lock
 
 _LONGEST = 1024 * 1024
 
@@ -46,10 +47,13 @@ class Cursor:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._lock = os.open(f"{path}.lock", flags, 0o600)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_free = try_lock(self._lock, fcntl.LOCK_EX)
         except OSError:
             os.close(self._lock)
-            raise CursorHeld(f"another process goes by the cursor {path}") from None
+            raise
+        if not is_free:
+            os.close(self._lock)
+            raise CursorHeld(f"another process goes by the cursor {path}")
         try:
             self.is_new, self.positions = self._read(owner)
         except BaseException:

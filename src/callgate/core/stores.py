@@ -18,6 +18,7 @@ be asked for is closed: the reads below and the ops in `ops`.
     ├── StoreUnwritable         full, read-only, gone: nothing was written; reads go on
     ├── StoreUnreadable         the disk does not give back what it holds
     ├── StoreDamaged            the file is broken; it is left as it is
+    ├── StoreUnlocked           its file system does not enforce locks
     ├── StoreTooNew             written by a newer callgate
     ├── EngineTooOld            a database server of a version that is not supported
     ├── StoreAddressInvalid     what is given as its address is none
@@ -452,6 +453,14 @@ class StoreTooNew(StoreError):
         )
         self.found = found
         self.known = known
+
+
+class StoreUnlocked(StoreError):
+    def __init__(self, directory: str, why: str) -> None:
+        super().__init__(
+            f"File locks do not work in {directory}: {why}."
+            " Set CALLGATE_HOME to a directory on a local file system."
+        )
 
 
 class EngineTooOld(StoreError):

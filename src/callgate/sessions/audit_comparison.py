@@ -83,6 +83,8 @@ async def compare(
         comparison.report_dropped()
         await comparison.find_missing()
     await comparison.judge_unknown()
+    if not is_shared:
+        await comparison.judge_emptied()
     return Comparison(len(comparison.ends), tuple(comparison.problems[:MOST]))
 
 
@@ -114,6 +116,10 @@ class _Comparison:
         self._pruned_upto: dict[int, float] = {}
         """By session: the time before which its events may be pruned."""
         self._unknown: list[_Line] = []
+        self._sessionless: _Line | None = None
+        """The oldest line of a session that the store does not have: a deleted one, unless the
+        store was emptied."""
+        self._sessionless_count = 0
 
     async def read_store(self) -> None:
         self._note_ahead()
@@ -143,6 +149,8 @@ class _Comparison:
             if end is None:
                 if await self._may_be_wrong(line.record):
                     self._unknown.append(line)
+                elif self._hash(line.record.session) not in self._sessions:
+                    self._note_sessionless(line)
                 continue
             if end >> 2 != id:
                 self.problems.append(line.problem(_OTHERWISE))
@@ -180,6 +188,38 @@ class _Comparison:
             is_known = self._hash(line.record.call_id) in self.ends
             if not is_known and await self._may_be_wrong(line.record):
                 self.problems.append(line.problem("has no end in the store"))
+
+    def _note_sessionless(self, line: _Line) -> None:
+        record = line.record
+        if not record.principal or record.chain in self._ahead:
+            return
+        self._sessionless_count += 1
+        if self._sessionless is None or record.ts < self._sessionless.record.ts:
+            self._sessionless = line
+
+    async def judge_emptied(self) -> None:
+        """Report lines that are older than the store: it had their sessions, and lost them."""
+        line = self._sessionless
+        if line is None or line.record.chain in self._ahead:
+            return
+        if line.record.ts / 1000 + _OUT_OF_ORDER_S < await self._began():
+            count = self._sessionless_count
+            self.problems.append(
+                line.problem(
+                    "is older than the store, which was emptied or replaced:"
+                    f" the store lacks the sessions of {count} lines"
+                )
+            )
+
+    async def _began(self) -> float:
+        """When the first event of the store was made. 0: its first events were deleted, so nobody
+        knows; infinity: it never had one."""
+        ever = (await self._store.behind()).most
+        page = await self._store.read_all(limit=1)
+        if not page.events:
+            return 0.0 if ever else math.inf
+        after_first = (await self._store.behind(page.cursors[0])).most
+        return page.events[0].timestamp if ever - after_first == 1 else 0.0
 
     async def _may_be_wrong(self, record: CallRecord) -> bool:
         """Whether the end of a call should be in the store, going by its line."""

@@ -68,6 +68,8 @@ def apply_all(batch: Sequence[Commit], rows: Rows) -> tuple[list[Outcome], View]
         view.begin(commit.texts)
         try:
             results = tuple([apply(op, view) for op in commit.ops])
+        except UnicodeDecodeError:  # of a row, not of the commit
+            raise
         except (StoreError, ValueError) as error:
             view.undo()
             outcomes.append((commit, error))

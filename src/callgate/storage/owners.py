@@ -12,6 +12,7 @@ import re
 import weakref
 
 from callgate.core.directories import make_private_directory
+from callgate.core.disk.file_locks import ensure_excludes, unlocked
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _SUFFIX = ".lock"
@@ -24,7 +25,8 @@ class Owners:
         self._descriptor: int | None = None
 
     def declare(self) -> None:
-        """From now on this process is seen to live. `OSError` where it cannot be written."""
+        """From now on this process is seen to live. `OSError` where it cannot be written,
+        `StoreUnlocked` where no other process would see it."""
         if self._descriptor is not None:
             if os.fstat(self._descriptor).st_nlink:
                 return
@@ -33,7 +35,7 @@ class Owners:
         temporary = self._file(self._owner) + ".new"
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            self._take(descriptor, temporary)
             os.write(descriptor, f"{os.getpid()}\n".encode())
             os.rename(temporary, self._file(self._owner))
         except BaseException:
@@ -43,6 +45,13 @@ class Owners:
         self._descriptor = descriptor
         _declared.add(self)
         self._sweep()
+
+    def _take(self, descriptor: int, path: str) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            ensure_excludes(descriptor, path)
+        except OSError as error:
+            raise unlocked(self._directory, error) or error from None
 
     def alive(self, owner: str) -> bool:
         """Whether a process lives; where that cannot be told, it does."""

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import apsw
 import psycopg
 import pytest
 
@@ -203,3 +204,34 @@ def test_a_standby_is_recognised(cluster: postgres.Cluster, tmp_path: Path) -> N
                 pass
     finally:
         copy.remove()
+
+
+def checked_store(cwd: Path) -> dict[str, Any]:
+    [finding] = [each for each in installed("doctor", "--json", cwd=cwd).json["checks"] if each["check"] == "store"]
+    return finding
+
+
+def test_a_file_that_is_sound_damaged_too_new_or_no_file_is_said_to_be_so(home: Path, tmp_path: Path) -> None:
+    assert callgate("call", "list_dir", "path=.", cwd=tmp_path).code == 0
+    path = home / "callgate.db"
+    assert checked_store(tmp_path)["level"] == "ok"
+    sound = path.read_bytes()
+
+    def change(statement: str) -> None:
+        path.write_bytes(sound)
+        db = apsw.Connection(str(path))
+        db.execute(statement)
+        db.close()
+
+    change("update sessions set body = cast(x'ff' as text)")
+    found = checked_store(tmp_path)
+    assert found["level"] == "failed" and "is damaged" in found["text"] and "saves what can" in found["fix"]
+    change("pragma user_version = 999")
+    found = checked_store(tmp_path)
+    assert found["level"] == "failed" and "newer callgate" in found["text"] and found["fix"] == "update callgate"
+    path.write_bytes(sound[:100] + bytes(4_000) + sound[4_100:])
+    assert "is damaged" in checked_store(tmp_path)["text"]
+    path.unlink()
+    path.mkdir()
+    found = checked_store(tmp_path)
+    assert found["level"] == "failed" and "cannot be" in found["text"]

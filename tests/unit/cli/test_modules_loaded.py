@@ -9,7 +9,7 @@ MOST = {
     "call with an instance": 17,
     "call without an instance": 204,  # with the guard: where values come from, and what a budget counts
     "acp, before a greeting": 41,
-    "acp, with a session": 293,  # with the index of the conversation that the guard looks into
+    "acp, with a session": 294,  # with the index that the guard looks into, and the check of file locks
 }
 """Whoever needs one more says here for what; fewer is always right."""
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from msgspec.structs import replace
 
@@ -277,3 +278,47 @@ async def test_of_each_call_little_is_kept_in_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert found == Comparison(count, ())
     assert peak < count * 180 + 2_000_000
+
+
+def _empty(home: Path, how: str) -> None:
+    """Lose what the store had, as by a restored backup or a stray `rm`."""
+    path = home / "callgate.db"
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    if how == "removed":
+        path.unlink()
+    elif how == "truncated":
+        path.write_bytes(b"")
+    else:
+        db = apsw.Connection(str(path))
+        for table in ("sessions", "events", "messages", "calls", "confirmations", "outbox"):
+            db.execute(f"delete from {table}")
+        db.close()
+
+
+@pytest.mark.parametrize("how", ["removed", "truncated", "deleted rows"])
+async def test_a_store_that_was_emptied_is_reported_for_ever(tmp_path: Path, how: str) -> None:
+    async with await SqliteStore.open(str(tmp_path)) as store:
+        records = Records(tmp_path, store)
+        await records.session(OLD, NEW)
+        await records.session(NEW)
+        assert await records.problems() == []
+    _empty(tmp_path, how)
+    async with await SqliteStore.open(str(tmp_path)) as store:
+        records = Records(tmp_path, store)
+        (problem,) = await records.problems()
+        assert "was emptied or replaced" in problem and "3 lines" in problem
+        for _ in range(5):
+            await records.session(0.0)
+        assert len(await records.problems()) == 1
+
+
+async def test_a_store_whose_sessions_were_all_deleted_was_not_emptied(tmp_path: Path) -> None:
+    async with await SqliteStore.open(str(tmp_path)) as store:
+        records = Records(tmp_path, store)
+        lines = [*await records.session(OLD, NEW), *await records.session(NEW)]
+        for session in {each.session for each in lines}:
+            await store.commit(DeleteSession(session=session))
+        assert await records.problems() == []
+        await records.session(0.0)
+        assert await records.problems() == []

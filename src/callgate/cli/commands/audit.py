@@ -130,9 +130,9 @@ def _existing(path: str) -> str:
 
 
 def _compare(options: Namespace, path: str) -> Comparison | None:
-    """What the store says to the log; None where there is no store."""
+    """What the store says to the log; None where there is neither."""
     home = Home.from_environment()
-    if not os.path.exists(home.store):
+    if not os.path.exists(home.store) and not os.path.exists(path):
         return None
     try:
         return with_store(options, lambda store: compare(store, path, home.processes))

@@ -11,7 +11,13 @@ from callgate.config.home import Home
 from callgate.config.load import SettingsError
 from callgate.config.schema import StoreTable
 from callgate.config.stores import postgres_location, store_table
-from callgate.core.stores import MissingPackage, StoreError
+from callgate.core.stores import (
+    MissingPackage,
+    StoreDamaged,
+    StoreError,
+    StoreTooNew,
+    StoreUnlocked,
+)
 
 if TYPE_CHECKING:
     from callgate.storage.postgres.inspection import Inspection
@@ -20,6 +26,15 @@ _NOTED_SKEW_S = 2.0
 _WRONG_SKEW_S = 30.0
 _BESIDE_READERS = 2
 """Connections of a server: one writes, one listens."""
+_WAIT_S = 2.0
+"""How long the file may be busy."""
+_FIXES: dict[type[StoreError], str] = {
+    StoreDamaged: "stop every callgate of this home, and run `callgate sessions`: it saves what can"
+    " be read beside the file, and names the copy to put in its place",
+    StoreTooNew: "update callgate",
+    StoreUnlocked: "move the home, and set CALLGATE_HOME",
+}
+_NO_ACCESS = "see who owns the file, its mode, and the disk"
 
 
 def store_finding(home: Home) -> Finding:
@@ -44,8 +59,15 @@ def store_finding(home: Home) -> Finding:
 
 
 def _file(home: Home) -> Finding:
-    path = os.path.join(home.path, "callgate.db")
-    return Finding(Level.OK, path if os.path.exists(path) else f"{path} begins with the first call")
+    from callgate.storage.sqlite.files import Location, inspect  # lazy: heavy  # noqa: PLC0415
+
+    location = Location(home=home.path, wait_s=_WAIT_S)
+    try:
+        inspect(location)
+    except StoreError as error:
+        return Finding(Level.FAILED, str(error), _FIXES.get(type(error), _NO_ACCESS))
+    begins = "" if os.path.exists(location.path) else " begins with the first call"
+    return Finding(Level.OK, location.path + begins)
 
 
 def combined(about: str, found: Sequence[Finding]) -> Finding:

@@ -27,6 +27,7 @@ from callgate.core.stores import (
     SessionLocked,
     SessionNotFound,
     Store,
+    StoreDamaged,
     StoreError,
 )
 from callgate.sessions.audit_heads import publish_head
@@ -79,8 +80,15 @@ async def _opened(home: Home, work: Callable[[Store], Awaitable[T]]) -> T:
     try:
         await settle(store, None if shared is None else shared.home)
         return await work(store)
+    except StoreDamaged as error:
+        if error.salvage is not None:
+            raise
+        damage = error
     finally:
         await store.close()
+    # Opened again, it is read as a whole, and what can be read of it is saved.
+    await (await open_store(home, shared)).close()
+    raise damage
 
 
 def find_shared_store(home: Home) -> SharedStore | None:

@@ -18,9 +18,22 @@ import apsw
 import msgspec
 
 from callgate.core.directories import make_private_directory
+from callgate.core.disk.file_locks import ensure_locks
 from callgate.core.stores import StoreDamaged, StoreUnwritable, Trouble
-from callgate.storage.sqlite.problems import DAMAGE, TROUBLE, from_system, unwritable
-from callgate.storage.sqlite.schema import MIGRATIONS, make_shrinkable, migrate, version_of
+from callgate.storage.sqlite.problems import (
+    DAMAGE,
+    TROUBLE,
+    from_system,
+    unreadable,
+    unwritable,
+)
+from callgate.storage.sqlite.schema import (
+    MIGRATIONS,
+    ensure_schema,
+    make_shrinkable,
+    migrate,
+    version_of,
+)
 
 WAIT_S = 30.0
 """How long a writer waits for the writers of other processes."""
@@ -84,7 +97,7 @@ def _check(location: Location) -> int:
         _configure(db, location)
         version = version_of(db, location.path)
         if version:
-            db.execute("select max(touch) from sessions").fetchall()
+            _look(db, location)
         if os.path.exists(location.damage_mark):
             _check_whole(db, location)
         return version
@@ -92,14 +105,49 @@ def _check(location: Location) -> int:
         db.close(force=True)
 
 
+def _look(db: apsw.Connection, location: Location) -> None:
+    try:
+        db.execute("select max(touch) from sessions").fetchall()
+    except apsw.SQLError:
+        ensure_schema(db, location.path)
+        raise
+
+
 def _check_whole(db: apsw.Connection, location: Location) -> None:
+    from callgate.storage.sqlite.contents import check_contents  # lazy: heavy, after damage  # noqa: PLC0415
+
     found = [row[0] for row in db.execute("pragma integrity_check(1)")]
     if found != ["ok"]:
         raise apsw.CorruptError(found[0])
+    if version_of(db, location.path) == len(MIGRATIONS):
+        check_contents(db)
     try:
         os.unlink(location.damage_mark)
     except OSError:  # then the next start looks once more
         pass
+
+
+def inspect(location: Location) -> None:
+    """Read the whole file, and change nothing. Raises as `check` and `SqliteStore.open` do, and
+    `StoreUnreadable` where the file cannot be opened."""
+    ensure_locks(location.home)
+    if not os.path.exists(location.path):
+        return
+    ensure_file(location)
+    try:
+        db = apsw.Connection(location.path, flags=apsw.SQLITE_OPEN_READWRITE, vfs=location.vfs)
+        try:
+            _configure(db, location)
+            db.pragma("query_only", True)
+            if version_of(db, location.path):
+                _check_whole(db, location)
+        finally:
+            db.close(force=True)
+    except DAMAGE:
+        mark_damage(location)  # so that the next start saves what can be read
+        raise StoreDamaged(location.path) from None
+    except TROUBLE as error:
+        raise unreadable(location.path, error) from error
 
 
 def mark_damage(location: Location) -> None:

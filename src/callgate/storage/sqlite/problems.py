@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 import apsw
+import msgspec
 
 from callgate.core.stores import (
     StoreDamaged,
@@ -14,7 +15,13 @@ from callgate.core.stores import (
     Trouble,
 )
 
-DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
+DAMAGE = (
+    apsw.CorruptError,
+    apsw.NotADBError,
+    apsw.FormatError,
+    UnicodeDecodeError,  # text of the file that is no text any more
+    msgspec.DecodeError,  # a value of the file that is none any more
+)
 
 _TROUBLES: tuple[tuple[type[apsw.Error], Trouble], ...] = (
     (apsw.FullError, Trouble.FULL),
@@ -45,16 +52,16 @@ def from_system(error: OSError) -> apsw.Error:
     return apsw.CantOpenError(error.strerror)
 
 
-def unwritable(path: str, error: apsw.Error) -> StoreError:
+def unwritable(path: str, error: Exception) -> StoreError:
     return _named(path, error, StoreUnwritable)
 
 
-def unreadable(path: str, error: apsw.Error) -> StoreError:
+def unreadable(path: str, error: Exception) -> StoreError:
     return _named(path, error, StoreUnreadable)
 
 
 def _named(
-    path: str, error: apsw.Error, kind: type[StoreUnwritable | StoreUnreadable]
+    path: str, error: Exception, kind: type[StoreUnwritable | StoreUnreadable]
 ) -> StoreError:
     if isinstance(error, DAMAGE):
         return StoreDamaged(path)

@@ -12,7 +12,7 @@ import apsw
 
 from callgate.storage.sqlite.files import Location, lasting, mark_damage, open_reader
 from callgate.storage.sqlite.problems import DAMAGE, TROUBLE, unreadable
-from callgate.storage.sqlite.schema import version_of
+from callgate.storage.sqlite.schema import ensure_schema
 
 READERS = 2
 
@@ -39,7 +39,7 @@ class Readers:
             try:
                 return question(db)
             except apsw.SQLError:
-                version_of(db, self._location.path)  # says so if the tables are not ours any more
+                ensure_schema(db, self._location.path)
                 raise
             finally:
                 if db not in self._open:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import apsw
-import msgspec
 
 from callgate.core.events import Event
 from callgate.core.stored import (
+    CallState,
     ConfirmationState,
     CutSession,
     OutboxRecord,
@@ -31,20 +31,19 @@ from callgate.core.stores import (
     Snapshot,
 )
 from callgate.storage.cursors import check_page, read_cursor, write_cursor
-from callgate.storage.encoding import decode
 from callgate.storage.endings import event_of
 from callgate.storage.sqlite.schema import POSITION_BITS
 from callgate.storage.sqlite.tables import (
     LAST,
     SESSION,
     TOUCH,
+    integer,
     position_of,
     select,
     seq_of,
     session_of,
+    value_of,
 )
-
-_log = logging.getLogger("callgate.store")
 
 PAGE_BYTES = 4 << 20
 """A page ends with the event that reaches this."""
@@ -64,7 +63,7 @@ def read_events(db: apsw.Connection, session: str, after: int, limit: int) -> li
 
 def read_messages(db: apsw.Connection, session: str, after: int, limit: int) -> list[StoredMessage]:
     _, rows = _texts(db, "messages", session, after, limit)
-    return [decode(text, StoredMessage) for _, text in rows]
+    return [value_of(text, StoredMessage) for _, text in rows]
 
 
 def _texts(
@@ -77,7 +76,7 @@ def _texts(
         f"select place, body from {table} where place > ? and place < ? order by place limit ?",  # noqa: S608
         (position_of(ord, min(after, LAST)), position_of(ord + 1, 0), limit),
     )
-    return last, [(seq_of(position), text) for position, text in _page(rows)]
+    return last, [(seq_of(integer(position)), text) for position, text in _page(rows)]
 
 
 _OF_ALL = f"""
@@ -107,6 +106,8 @@ def _page(rows: apsw.Cursor) -> list[Any]:
     """The rows up to the one with which their bodies reach the size of a page."""
     page, size = [], 0
     for row in rows:
+        if type(row[-1]) is not str:
+            raise apsw.CorruptError("a text is none")
         page.append(row)
         size += len(row[-1])
         if size >= PAGE_BYTES:
@@ -118,6 +119,8 @@ def _page(rows: apsw.Cursor) -> list[Any]:
 def _event_page(rows: Sequence[Any], end: int) -> EventPage:
     """`end` is where a page without events stands."""
     numbers = [n for n, _, _, _ in rows] or [end]
+    for _, _, position, _ in rows:
+        integer(position)
     return EventPage(
         [event_of(text, session, seq_of(position)) for _, session, position, text in rows],
         [write_cursor("e", n) for n, _, _, _ in rows],
@@ -129,8 +132,12 @@ def _event_page(rows: Sequence[Any], end: int) -> EventPage:
 
 def behind(db: apsw.Connection, after: str | None) -> Behind:
     n = read_cursor("e", after) if after is not None else 0
-    (last,) = db.execute("select coalesce(max(n), 0) from events").fetchone() or (0,)
-    end = max(n, int(last))
+    [(last,)] = select(
+        db,
+        "select max((select ifnull(max(n), 0) from events),"
+        " (select ifnull(max(value), 0) from marks where name = 'n'))",
+    )
+    end = max(n, integer(last))
     pruned = select(db, "select 1 from marks where name = 'pruned' and value > ?", (n,))
     return Behind(end - n, write_cursor("e", end), bool(pruned))
 
@@ -139,7 +146,9 @@ def get_session(db: apsw.Connection, session: str) -> StoredSession:
     found = db.execute(f"{SESSION} where id = ?", (session,)).fetchone()
     if found is None:
         raise SessionNotFound(session)
-    return session_of(found)[1]
+    stored = session_of(found)[1]
+    _ensure_same(stored.id, session)
+    return stored
 
 
 def list_sessions(
@@ -205,7 +214,11 @@ _BY_ID = "order by +id"
 
 def open_confirmations(db: apsw.Connection, session: str | None) -> list[StoredConfirmation]:
     where, values = _of_session(db, session, "state = 'pending'")
-    return _values(db, StoredConfirmation, f"confirmations where {where} {_BY_ID}", values)
+    found: list[StoredConfirmation]
+    found = _values(db, StoredConfirmation, f"confirmations where {where} {_BY_ID}", values)
+    if any(each.state is not ConfirmationState.PENDING for each in found):
+        raise apsw.CorruptError("the columns of a confirmation disagree")
+    return found
 
 
 def get_confirmation(db: apsw.Connection, id: str) -> StoredConfirmation:
@@ -213,6 +226,7 @@ def get_confirmation(db: apsw.Connection, id: str) -> StoredConfirmation:
     found = _values(db, StoredConfirmation, "confirmations where id = ?", (id,))
     if not found:
         raise ConfirmationNotFound(id)
+    _ensure_same(found[0].id, id)
     return found[0]
 
 
@@ -220,11 +234,16 @@ def open_calls(db: apsw.Connection, session: str | None, owner: str | None) -> l
     where, values = _of_session(db, session, "state <> 'ended'")
     if owner is not None:
         where, values = f"{where} and owner = ?", (*values, owner)
-    return _values(db, StoredCall, f"calls where {where} {_BY_ID}", values)
+    found: list[StoredCall] = _values(db, StoredCall, f"calls where {where} {_BY_ID}", values)
+    if any(each.state is CallState.ENDED for each in found):
+        raise apsw.CorruptError("the columns of a call disagree")
+    return found
 
 
 def get_call(db: apsw.Connection, id: str) -> StoredCall | None:
     found = _values(db, StoredCall, "calls where id = ?", (id,))
+    if found:
+        _ensure_same(found[0].id, id)
     return found[0] if found else None
 
 
@@ -241,7 +260,11 @@ def pins(db: apsw.Connection, source: str | None) -> list[Pin]:
 
 def get_blob(db: apsw.Connection, sha256: str) -> bytes | None:
     found = db.execute("select data from blobs where sha256 = ?", (sha256,)).fetchone()
-    return found[0] if found is not None else None
+    if found is None:
+        return None
+    if type(found[0]) is not bytes or hashlib.sha256(found[0]).hexdigest() != sha256:
+        raise apsw.CorruptError(f"blob {sha256} has other bytes")
+    return found[0]
 
 
 def dead_owners(db: apsw.Connection, alive: Callable[[str], bool]) -> list[str]:
@@ -276,7 +299,7 @@ def _ord_and_last(db: apsw.Connection, session: str) -> tuple[int, int]:
     if found is None:
         raise SessionNotFound(session)
     ord, last = found
-    return int(ord), int(last)
+    return integer(ord), integer(last)
 
 
 def _of_session(
@@ -289,10 +312,9 @@ def _of_session(
 
 def _values(db: apsw.Connection, kind: type[Any], where: str, values: Sequence[Any]) -> list[Any]:
     rows = select(db, f"select body from {where}", values)  # noqa: S608
-    found = []
-    for (body,) in rows:
-        try:
-            found.append(decode(body, kind))
-        except msgspec.DecodeError as error:  # one bad row hides no other
-            _log.error("a row of %s cannot be read: %s", kind.__name__, error)
-    return found
+    return [value_of(body, kind) for (body,) in rows]
+
+
+def _ensure_same(found: str, wanted: str) -> None:
+    if found != wanted:
+        raise apsw.CorruptError(f"{wanted} is stored under the id of another row")

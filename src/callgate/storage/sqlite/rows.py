@@ -30,8 +30,7 @@ from callgate.core.stored import (
     StoredGrant,
     StoredSession,
 )
-from callgate.core.stores import StoreDamaged, StoreTooNew
-from callgate.storage.encoding import decode
+from callgate.core.stores import StoreTooNew
 from callgate.storage.forgetting import is_forgotten
 from callgate.storage.owners import Owners
 from callgate.storage.sqlite.saving import Saving, WriterCache
@@ -43,6 +42,7 @@ from callgate.storage.sqlite.tables import (
     select,
     seq_of,
     session_of,
+    value_of,
     where_key,
 )
 from callgate.storage.views import Blob, EventRow, MessageRow, Row, View, is_due
@@ -234,10 +234,7 @@ class SqliteRows:
             known = self._all("select sha256 from blobs", where, values)
             return [Blob(sha256, b"") for (sha256,) in known]
         bodies = self._all(f"select body from {TABLES[kind]}", where, values)  # noqa: S608
-        try:
-            return [decode(body, kind) for (body,) in bodies]
-        except msgspec.DecodeError:
-            raise StoreDamaged(self._path) from None
+        return [value_of(body, kind) for (body,) in bodies]
 
     def _all(self, columns: str, where: str, values: tuple[Any, ...]) -> list[Any]:
         return select(self._db, f"{columns} where {where}", values)

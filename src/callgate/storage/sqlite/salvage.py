@@ -7,6 +7,8 @@ where some are missing stands one event that says how many.
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
 import shutil
 import tempfile
@@ -23,7 +25,7 @@ from callgate.core.events import Event
 from callgate.core.ids import ulid
 from callgate.core.stored import StoredMessage, StoredSession
 from callgate.core.stores import Salvage
-from callgate.storage.encoding import decode, decode_event, encode
+from callgate.storage.encoding import decode, encode
 from callgate.storage.endings import lost_event
 from callgate.storage.owners import Owners
 from callgate.storage.sqlite.damaged_files import open_damaged
@@ -38,12 +40,15 @@ from callgate.storage.sqlite.tables import (
 )
 from callgate.storage.views import Blob, MessageRow, View
 
+_log = logging.getLogger("callgate.store")
 _CHUNK = 500
 _UNDECODABLE = (msgspec.DecodeError, TypeError, ValueError)
+_KEYS = {"pins": "source {0}, tool {0}", "entries": "kind {0}, name {0}"}
+"""The keys of tables that have no `id`."""
 
 
 def salvage(path: str) -> Salvage | None:
-    """Save what can be read; None where there is no room to write it to."""
+    """Save what can be read; None where that cannot be written, or nothing makes sense."""
     stamp = datetime.fromtimestamp(os.stat(path).st_mtime, UTC).strftime("%Y%m%dT%H%M%SZ")
     saved = f"{path}.saved-{stamp}"
     try:
@@ -57,7 +62,8 @@ def salvage(path: str) -> Salvage | None:
             _write(found, copied)
             os.chmod(copied, 0o600)
             os.replace(copied, saved)
-    except (OSError, apsw.FullError, apsw.IOError, apsw.CantOpenError):
+    except (OSError, apsw.Error) as error:
+        _log.error("nothing of %s could be saved: %s", path, error)
         return None
     return Salvage(path=saved, rows=dict(found.counts), lost_events=found.lost)
 
@@ -68,6 +74,8 @@ class _Remains:
     def __init__(self, db: apsw.Connection, named: bool) -> None:
         """`named`: whether the file itself says where each table begins."""
         self.sessions: dict[int, StoredSession] = {}
+        self._ids: set[str] = set()
+        """Of these sessions."""
         self.events: dict[int, dict[int, Event]] = defaultdict(dict)
         self.messages: dict[int, dict[int, StoredMessage]] = defaultdict(dict)
         self.values: list[Any] = []
@@ -94,41 +102,51 @@ class _Remains:
 
     def _read(self) -> None:
         for row in self._numbered("sessions", "ord", SESSION.removeprefix("select ")):
-            ord, session = session_of(row[1:])
+            try:
+                ord, session = session_of(row[1:])
+            except DAMAGE:
+                continue  # its events tell of it
+            self._ids.add(session.id)
             self.sessions[ord] = session
-        for _, position, text in self._numbered("events", "n", "place, body from events"):
-            self._take(self.events, position, text, Event)
-        for _, position, text in self._numbered("messages", "place", "place, body from messages"):
-            self._take(self.messages, position, text, StoredMessage)
+        text = "place, cast(body as blob)"
+        for _, position, body in self._numbered("events", "n", f"{text} from events"):
+            self._take(self.events, position, body, Event)
+        for _, position, body in self._numbered("messages", "place", f"{text} from messages"):
+            self._take(self.messages, position, body, StoredMessage)
         for kind, table in TABLES.items():
             if kind is Blob:
                 continue
-            for text in self._either_end(table):
+            for body in self._either_end(table):
                 try:
-                    self.values.append(decode(text, kind))
+                    self.values.append(decode(body, kind))
                 except _UNDECODABLE:
                     continue
                 self.counts[table] += 1
         for _, sha256, data in self._numbered("blobs", "rowid", "sha256, data from blobs"):
+            if type(data) is not bytes or hashlib.sha256(data).hexdigest() != sha256:
+                continue
             self.values.append(Blob(sha256, data))
             self.counts["blobs"] += 1
         self._tally()
 
     def _take(
-        self, into: dict[int, dict[int, Any]], position: int, text: str, kind: type[Any]
+        self, into: dict[int, dict[int, Any]], position: Any, body: Any, kind: type[Any]
     ) -> None:
         try:
-            value = decode_event(text) if kind is Event else decode(text, kind)
+            value = decode(body, kind)
+            ord = position >> POSITION_BITS
         except _UNDECODABLE:
             return
-        ord = position >> POSITION_BITS
         if ord in self._dropped:
             return
-        into[ord][seq_of(position)] = value
         if kind is Event and ord not in self.sessions:
+            if value.session_id in self._ids:  # its position is damaged
+                return
+            self._ids.add(value.session_id)
             self.sessions[ord] = StoredSession(
                 id=value.session_id, workspace="", created_at=0.0, updated_at=value.timestamp
             )
+        into[ord][seq_of(position)] = value
 
     def _tally(self) -> None:
         self.counts["sessions"] = len(self.sessions)
@@ -181,18 +199,18 @@ class _Remains:
             return False
         return True
 
-    def _either_end(self, table: str) -> Iterator[str]:
+    def _either_end(self, table: str) -> Iterator[bytes]:
         """Bodies from the front up to the damage, then from the back down to it."""
-        seen: set[str] = set()
+        seen: set[bytes] = set()
         for order in ("asc", "desc"):
-            keys = "source {0}, tool {0}" if table == "pins" else "id {0}"
-            query = f"select body from {table} order by {keys.format(order)}"  # noqa: S608
+            keys = _KEYS.get(table, "id {0}").format(order)
+            query = f"select cast(body as blob) from {table} order by {keys}"  # noqa: S608
             try:
-                for (text,) in self._db.execute(query):
-                    if text in seen:
+                for (body,) in self._db.execute(query):
+                    if body in seen:
                         break
-                    seen.add(text)
-                    yield text
+                    seen.add(body)
+                    yield body
                 else:
                     return
             except DAMAGE:

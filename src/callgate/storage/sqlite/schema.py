@@ -162,6 +162,9 @@ from pragma_user_version as u, pragma_application_id as a
 """
 
 
+_SCHEMA = "select type, name, tbl_name, sql from sqlite_schema"
+
+
 def version_of(db: apsw.Connection, path: str, known: int = len(MIGRATIONS)) -> int:
     """The format of a file; 0 for an empty one. Refuses what is newer, or not ours."""
     # All of it at one moment: another process may be making the tables right now.
@@ -173,6 +176,19 @@ def version_of(db: apsw.Connection, path: str, known: int = len(MIGRATIONS)) -> 
     if filled and application != APPLICATION_ID:
         raise StoreDamaged(path)
     return int(version)
+
+
+def ensure_schema(db: apsw.Connection, path: str) -> None:
+    """Say why a statement of ours means nothing to a file: it is newer, or its schema is damaged.
+    Raises `StoreTooNew`, `StoreDamaged` or `apsw.CorruptError`."""
+    version_of(db, path)
+    fresh = apsw.Connection(":memory:")
+    try:
+        migrate(fresh, path)
+        if not {*fresh.execute(_SCHEMA)} <= {*db.execute(_SCHEMA)}:
+            raise apsw.CorruptError("the schema is damaged")
+    finally:
+        fresh.close()
 
 
 def make_shrinkable(db: apsw.Connection) -> None:

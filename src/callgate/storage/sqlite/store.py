@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import apsw
 
+from callgate.core.disk.file_locks import ensure_locks
 from callgate.core.stored import OutboxRecord
 from callgate.core.stores import PAGE
 from callgate.storage.commits import Commit
@@ -56,10 +57,12 @@ class SqliteStore(ThreadedStore[apsw.Connection]):
         `owner` names this process, and no other one ever; None: a name of its own.
         `before_commit` makes durable what the store follows from; it is called in a thread.
 
-        Raises `StoreTooNew` or `StoreDamaged`; never because a disk cannot be written.
+        Raises `StoreTooNew`, `StoreDamaged` or `StoreUnlocked`; never because a disk cannot be
+        written.
         """
         store = cls(Location(home=home, vfs=vfs, wait_s=wait_s), owner, before_commit)
         try:
+            await store._readers.run(lambda: ensure_locks(home))
             await store._readers.run(lambda: check(store._location))
         except BaseException:
             await store.close()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Hashable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from types import NoneType
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
@@ -41,7 +41,7 @@ update sessions set last_seq = new.column2, messages = new.column3, updated_at =
 from (values {}) as new where sessions.ord = new.column1
 """
 
-_log = logging.getLogger("callgate.store")
+S = TypeVar("S", bound=msgspec.Struct)
 
 TABLES: dict[type[Any], str] = {
     StoredCall: "calls",
@@ -90,16 +90,30 @@ def _placeholders(columns: int, rows: int) -> str:
     return ", ".join([f"({', '.join('?' * columns)})"] * rows)
 
 
+_SESSION_TYPES = (
+    (int,),
+    (str,),
+    (str,),
+    (str, NoneType),
+    (str, NoneType),
+    (int,),
+    (int,),
+    (int,),
+    (float,),
+    (int,),
+)
+"""Of the columns of `SESSION` before its body."""
+
+
 def session_of(columns: Sequence[Any]) -> tuple[int, StoredSession]:
-    """A session and its ord, from the columns of `SESSION`."""
+    """A session and its ord, from the columns of `SESSION`. Raises `apsw.CorruptError`."""
+    for value, types in zip(columns, _SESSION_TYPES, strict=False):
+        if type(value) not in types:
+            raise apsw.CorruptError("a column of a session has a wrong type")
     ord, id, workspace, parent, owner, fence, last_seq, messages, updated_at, _, body = columns
-    try:
-        described = decode(body, StoredSession)
-    except msgspec.DecodeError:
-        _log.error("the description of session %s is damaged", id)
-        described = StoredSession(
-            id=id, workspace=workspace, parent=parent, created_at=updated_at, updated_at=0.0
-        )
+    described = value_of(body, StoredSession)
+    if (described.id, described.workspace, described.parent) != (id, workspace, parent):
+        raise apsw.CorruptError("the columns of a session disagree")
     session = replace(
         described,
         owner=owner,
@@ -113,6 +127,21 @@ def session_of(columns: Sequence[Any]) -> tuple[int, StoredSession]:
 
 LAST = (1 << POSITION_BITS) - 1
 """No event of a session has a greater number."""
+
+
+def value_of(body: Any, kind: type[S]) -> S:
+    """A value from the column that holds it. Raises `apsw.CorruptError`."""
+    try:
+        return decode(body, kind)
+    except (msgspec.DecodeError, TypeError) as error:
+        raise apsw.CorruptError(f"a row of {kind.__name__} cannot be read: {error}") from None
+
+
+def integer(value: Any) -> int:
+    """A number from its column. Raises `apsw.CorruptError`."""
+    if type(value) is not int:
+        raise apsw.CorruptError("a number is none")
+    return value
 
 
 def position_of(ord: int, seq: int) -> int:

@@ -14,6 +14,7 @@ from callgate.storage.sqlite.files import Location, mark_damage, open_writer, sh
 from callgate.storage.sqlite.problems import DAMAGE, TROUBLE, from_system, unwritable
 from callgate.storage.sqlite.rows import SqliteRows
 from callgate.storage.sqlite.saving import Repeated
+from callgate.storage.sqlite.schema import ensure_schema
 
 
 class Writer(BatchWriter):
@@ -43,9 +44,13 @@ class Writer(BatchWriter):
         try:
             db, rows = self._connect()
             try:
-                return transact(db, rows, batch, look=False)
-            except Repeated:
-                return transact(db, rows, batch, look=True)
+                try:
+                    return transact(db, rows, batch, look=False)
+                except Repeated:
+                    return transact(db, rows, batch, look=True)
+            except apsw.SQLError:
+                ensure_schema(db, self._location.path)
+                raise
         except DAMAGE as error:
             self._disconnect()
             mark_damage(self._location)

@@ -20,6 +20,8 @@ import stat
 import tempfile
 
 from callgate.core.directories import make_private_directory
+from callgate.core.disk.file_locks import ensure_excludes, try_lock, unlocked
+from callgate.core.stores import StoreUnlocked
 from callgate.surfaces.accepting import BACKLOG
 
 _LONGEST = 107
@@ -183,16 +185,31 @@ def _take_lock(path: str) -> int:
         except OSError as error:
             raise CannotListen(f"{path} cannot be locked: {error.strerror}") from error
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-            raise CannotListen(f"another instance serves {path}") from None
-        try:  # whoever had it may have removed the file meanwhile
-            if os.path.samestat(os.fstat(lock), os.stat(_lock_path(path))):
+            if _has_lock(lock, path):
                 return lock
-        except FileNotFoundError:
-            pass
+        except BaseException:
+            os.close(lock)
+            raise
         os.close(lock)
+
+
+def _has_lock(lock: int, path: str) -> bool:
+    """Take the lock; False if its file was removed meanwhile. Raises `CannotListen`."""
+    try:
+        if not try_lock(lock, fcntl.LOCK_EX):
+            raise CannotListen(f"another instance serves {path}")
+        if not os.path.samestat(os.fstat(lock), os.stat(_lock_path(path))):
+            return False
+        ensure_excludes(lock, _lock_path(path))
+    except FileNotFoundError:
+        return False
+    except StoreUnlocked as error:
+        raise CannotListen(str(error)) from None
+    except OSError as error:
+        problem = unlocked(os.path.dirname(path), error)
+        reason = problem or f"{path} cannot be locked: {error.strerror}"
+        raise CannotListen(str(reason)) from error
+    return True
 
 
 def _clear(path: str) -> None:
