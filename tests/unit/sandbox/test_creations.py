@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -153,3 +156,37 @@ async def test_a_path_that_an_agent_needs_is_allowed_and_no_other(world: World) 
     )
     out, refused = await inside(world, ("/bin/sh", "-c", script), allowed=protected.ALLOWED)
     assert out == "no\n" and refused == (f"{world.workspace}/.opencode/opencode.json",)
+
+
+WITHOUT = """
+import asyncio, os, sys
+from callgate.sandbox import kernel
+from callgate.sandbox.backends import seccomp
+from tests.unit.sandbox import test_creations
+from tests.unit.sandbox.worlds import World
+from callgate.workspace.executed_later import now, take_stock
+
+kernel.no_new_privileges()
+held = seccomp.install_listener(seccomp.notifying(kernel.machine(), always=[], flagged={}))
+assert held is not None
+world = World(os.getuid())
+try:
+    began = now()
+    script = "echo x > .envrc; mkdir -p e/objects e/refs; echo '[core] pager = x' > e/config; touch f d; chmod g+s f || echo no; chmod u+s f || echo no"
+    out, refused = asyncio.run(test_creations.inside(world, ("/bin/sh", "-c", script)))
+    left = take_stock((str(world.workspace),), began).below((str(world.workspace),))
+    print([out, refused, left.files, left.git, left.disabled])
+finally:
+    world.remove()
+"""
+
+
+async def test_without_a_listener_files_are_reported_and_git_is_disabled() -> None:
+    """Somebody else listens to our calls already, and the kernel has one listener for each process."""
+    await asyncio.to_thread(needed, {"seccomp", "namespaces"})
+    done = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WITHOUT, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[3]
+    )
+    out, _ = await asyncio.wait_for(done.communicate(), 60)
+    git = "e/config"
+    assert ast.literal_eval(out.decode()) == ["no\nno\n", (), (".envrc",), ((git, ("core.pager",)),), (git,)]
