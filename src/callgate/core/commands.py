@@ -68,13 +68,15 @@ class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
     """Configuration files and hooks of git, with the settings that may run programs."""
     disabled: tuple[str, ...] = ()
     """Those of git that were renamed, so that git does not read them."""
+    pipelines: tuple[str, ...] = ()
+    """Files that a server executes after a push."""
     refused: tuple[str, ...] = ()
     """Files that the sandbox did not let it create or change."""
     unsearched: str = ""
     """Why there may be more; empty: there are none."""
 
     def __bool__(self) -> bool:
-        return bool(self.files or self.git or self.refused or self.unsearched)
+        return any((self.files, self.git, self.pipelines, self.refused, self.unsearched))
 
     def lines(self) -> list[str]:
         """For a person, one line for each kind, with every path."""
@@ -97,6 +99,8 @@ class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
                 f"git would run programs by {sendable(path)}{names}: {effect}"
                 + (f" to {sendable(path)}{DISABLED}" if path in self.disabled else "")
             )
+        if self.pipelines:
+            lines.append(f"changed, and runs on a server after a push: {_named(self.pipelines)}")
         if self.unsearched:
             lines.append(f"files that are executed later may be missing here: {self.unsearched}")
         return lines
@@ -113,6 +117,7 @@ class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
             files=tuple(map(shown, self.files)),
             git=tuple((shown(path), settings) for path, settings in self.git),
             disabled=tuple(map(shown, self.disabled)),
+            pipelines=tuple(map(shown, self.pipelines)),
             refused=tuple(map(shown, self.refused)),
         )
 

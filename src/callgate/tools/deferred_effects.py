@@ -20,9 +20,9 @@ _LARGEST = 1 << 20
 def remarks(observed: Observed, workspace: str) -> list[str]:
     """For a result, one line each, with every path. Blocks."""
     workspace = os.path.realpath(workspace)
-    pipelines = filter(is_pipeline, (*observed.created, *observed.changed, *observed.deleted))
+    pipelines = filter(is_pipeline, observed.deleted)
     lines = [
-        _line("changed, and runs on a server after a push", map(sendable, _outermost(pipelines))),
+        _line("deleted, and ran on a server after a push", map(sendable, _outermost(pipelines))),
         _line(
             "set-uid or set-gid: other users run it with your rights",
             map(sendable, _set_id(observed, workspace)),

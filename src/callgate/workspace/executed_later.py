@@ -27,7 +27,7 @@ import msgspec
 from callgate.core.commands import DISABLED, LeftBehind
 from callgate.core.text import git_settings
 from callgate.workspace.git.protected_repositories import named_by, text_of
-from callgate.workspace.protected import ALLOWED, EXEMPT, NAMES, PAIRS, SUFFIXES
+from callgate.workspace.protected import ALLOWED, EXEMPT, NAMES, PAIRS, PIPELINES, SUFFIXES
 
 MOST_SECONDS = 30.0
 """For one search. One of 100,000 names takes about half a second."""
@@ -60,6 +60,7 @@ def search(
     return LeftBehind(
         files=tuple(sorted(found.files)),
         git=tuple((path, found.git[path]) for path in sorted(found.git)),
+        pipelines=tuple(sorted(found.pipelines)),
         unsearched=found.unsearched,
     )
 
@@ -92,6 +93,7 @@ class _Search:
         self._count = 0
         self._repositories: set[str] = set()
         self.files: list[str] = []
+        self.pipelines: list[str] = []
         self.git: dict[str, tuple[str, ...]] = {}
         self.unsearched = ""
 
@@ -106,24 +108,28 @@ class _Search:
                 self._look_at_git(entries[".git"], root)
             protected = () if is_exempt else _protected(directory, entries)
             for name in protected:
-                self._add(entries[name])
+                self._add(entries[name], self.files)
+            for name in PIPELINES.intersection(entries):
+                self._add(entries[name], self.pipelines)
+            if os.path.basename(directory) == ".github" and "workflows" in entries:
+                self._add(entries["workflows"], self.pipelines)
             for name, entry in entries.items():
                 is_entered = name not in protected and name not in _NOT_ENTERED
                 if is_entered and entry.is_dir(follow_symlinks=False):
                     waiting.append((entry.path, is_exempt or name in EXEMPT))
 
-    def _add(self, entry: os.DirEntry[str]) -> None:
+    def _add(self, entry: os.DirEntry[str], found: list[str]) -> None:
         """A directory as a whole, if nothing in it is older than the run."""
         if not entry.is_dir(follow_symlinks=False):
             if self._is_new(entry.path):
-                self.files.append(entry.path)
+                found.append(entry.path)
             return
         files = list(self._files(entry.path))
         new = [path for path in files if self._is_new(path)]
         if new and len(new) == len(files):
-            self.files.append(entry.path)
+            found.append(entry.path)
         else:
-            self.files += new
+            found += new
 
     def _files(self, directory: str) -> Iterator[str]:
         for entry in self._entries(directory):

@@ -143,6 +143,8 @@ SUFFIXES = (".code-workspace", ".sublime-project")
 EXEMPT = frozenset({"node_modules", ".venv", "venv", ".tox", ".nox", "__pycache__"})
 """Directories of installed packages. No program looks for these names in them, and packages
 contain many of them."""
+PIPELINES = frozenset({".gitlab-ci.yml"})
+"""Executed by a server after a push, as is `.github/workflows`."""
 ALLOWED = frozenset({".opencode/.gitignore"})
 """Files under a protected name that an agent creates when it starts, and does not start without.
 They run nothing."""
@@ -159,7 +161,7 @@ def is_pipeline(relative_path: str) -> bool:
     """Whether a server runs it after a push. Commands may write it, because version control
     does; what they changed is named."""
     names = _folded(relative_path).split("/")
-    if ".gitlab-ci.yml" in names:
+    if not PIPELINES.isdisjoint(names):
         return True
     return ".github" in names and (".github", "workflows") in pairwise(names)
 

@@ -314,10 +314,12 @@ def test_after_a_run_all_that_it_left_to_be_executed_later_is_printed(place: Pat
     script = f"""
     for name in {" ".join(names)}; do mkdir -p $(dirname $name); (echo x > $name) 2>/dev/null; done
     mkdir -p b; printf '[core]\\nfsmonitor = ./x\\n' > b/config; mkdir b/objects b/refs
+    mkdir -p .github/workflows; echo x > .github/workflows/x.yml
     kill -9 $$
     """
     done = sandbox(place, "--", "sh", "-c", script)
     assert done.returncode == 128 + 9
+    assert "changed, and runs on a server after a push: .github/workflows\n" in done.stderr
     assert all(name in done.stderr for name in names)
     assert "git would run programs by b/config (core.fsmonitor): renamed" in done.stderr
     assert not (place / "work/b/config").exists()

@@ -269,7 +269,11 @@ class Proxy:
         workspace = session.session.workspace
         left = await asyncio.to_thread(executed_later.search, (workspace,), began)
         left = left.below((os.path.realpath(workspace),))
-        left = msgspec.structs.replace(left, files=tuple(p for p in left.files if p not in ours))
+        left = msgspec.structs.replace(
+            left,
+            files=tuple(path for path in left.files if path not in ours),
+            pipelines=tuple(path for path in left.pipelines if path not in ours),
+        )
         if not observed and not left:
             return
         remarks = await asyncio.to_thread(deferred_effects.remarks, observed, workspace)
