@@ -120,6 +120,9 @@ _AGENT = "claude|codex|gemini|cursor|opencode|qwen|vibe|kimi"
 
 def _hook_install(parser: Parser) -> None:
     parser.add_argument("--form", choices=("http", "command"), help="command is the only form left")
+    parser.add_argument(
+        "--managed", action="store_true", help="print the settings for an administrator to install"
+    )
     add(parser, _PROJECT, WORKSPACE, _DRY_RUN, JSON)
 
 

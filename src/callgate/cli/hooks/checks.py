@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from callgate.cli.hooks import editing, hook_client
+from callgate.cli.hooks import editing, hook_client, scripts
 from callgate.cli.hooks.codex_hooks import trust_status
 from callgate.config.agents import hook_switches
 from callgate.config.agents.settings_files import AGENTS, DIRECTORY, user_file
@@ -87,8 +87,10 @@ def installed_files(home: str, agent: str, workspace: str) -> dict[str, list[dic
 
 
 def _candidates(agent: str, workspace: str) -> list[str]:
-    project = AGENTS[agent].project
-    return [user_file(agent), *([] if project is None else [os.path.join(workspace, project)])]
+    """The user's settings, the workspace's, and the administrator's."""
+    project, managed = AGENTS[agent].project, hook_switches.SWITCHES[agent].managed
+    in_workspace = None if project is None else os.path.join(workspace, project)
+    return [path for path in (user_file(agent), in_workspace, managed) if path is not None]
 
 
 def warnings(home: str, workspaces: Sequence[str]) -> list[str]:
@@ -116,7 +118,7 @@ def look(home: str, agent: str, workspace: str, wait_s: float) -> HookStatus:
     problems: list[str] = []
     trusted: bool | None = None
     if holding:
-        problems += _problems(agent, home, workspace)
+        problems += _problems(agent, home, workspace, wait_s)
         for path, found in holding.items():
             problems += _entry_problems(agent, home, path, found, wait_s)
     if holding and agent == "codex":
@@ -133,11 +135,13 @@ def look(home: str, agent: str, workspace: str, wait_s: float) -> HookStatus:
     )
 
 
-def _problems(agent: str, home: str, workspace: str) -> list[str]:
+def _problems(agent: str, home: str, workspace: str, wait_s: float) -> list[str]:
     problems = []
     script = os.path.join(home, DIRECTORY, agent, "hook")
     if not os.access(script, os.X_OK):
         problems.append(f"{script} is missing: callgate hook install {agent}")
+    elif editing.read(script) != scripts.script_texts(home, agent, wait_s)["hook"]:
+        problems.append(f"{script} is not as callgate writes it: callgate hook install {agent}")
     problems += hook_switches.in_files(agent, workspace, home)
     problems += hook_switches.in_environment(agent, os.environ)
     return problems

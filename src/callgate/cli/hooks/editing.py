@@ -14,7 +14,7 @@ import math
 import os
 import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -69,6 +69,17 @@ def with_hook(agent: str, home: str, text: str, wait_s: float) -> str:
         parse(text)  # what the agent cannot read would turn its hooks off, all of them
     except NotJson as error:
         raise CliError(f"the settings of {agent} cannot be edited: {error}") from None
+    return text
+
+
+def with_settings(agent: str, text: str, settings: Sequence[tuple[str, Any]]) -> str:
+    """An agent's settings with further members. Raises `CliError` where one has another value."""
+    for name, value in settings:
+        found = value_of(text, parse(text))
+        if name not in found:
+            text = with_first_member(text, name, value)
+        elif found[name] != value:
+            raise CliError(f"the settings of {agent} have another {name}: change it by hand")
     return text
 
 

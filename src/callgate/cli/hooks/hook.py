@@ -15,6 +15,7 @@ from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.ui.output import print_json
 from callgate.cli.ui.terminal import say
 from callgate.cli.ui.visible import visible
+from callgate.config.agents import hook_switches
 from callgate.config.agents.settings_files import AGENTS, hook_directory, user_file
 from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user
@@ -28,6 +29,8 @@ def install(options: Namespace) -> int:
     refuse_within_a_call("callgate hook install")
     _refuse_http(options.form)
     wait_s = _wait_s()
+    if options.managed:
+        return _print_managed(agent, home, wait_s)
     before = editing.read(path)
     had_http = bool(checks.posted_urls(home, agent, before or ""))
     try:
@@ -46,6 +49,19 @@ def install(options: Namespace) -> int:
     _show(report, edit, options)
     if not options.json and not options.dry_run:
         _advise(agent, home)
+    return OK
+
+
+def _print_managed(agent: str, home: str, wait_s: float) -> int:
+    """Print the administrator's settings of an agent, with hooks that no repository turns off."""
+    switches = hook_switches.SWITCHES[agent]
+    if switches.managed is None:
+        raise CliError(f"callgate knows no managed settings of {AGENTS[agent].label}")
+    scripts.write_scripts(home, agent, wait_s)
+    text = editing.with_hook(agent, home, editing.read(switches.managed) or "", wait_s)
+    print(editing.with_settings(agent, text, switches.managed_settings).rstrip("\n"))
+    say(f"callgate: as root, save this as {switches.managed}, with mode 0644")
+    say("callgate: its hooks ask this user's callgate; calls of other users are refused")
     return OK
 
 

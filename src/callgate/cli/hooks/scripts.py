@@ -15,6 +15,7 @@ import math
 import os
 import secrets
 import shlex
+import shutil
 import sys
 
 from callgate.cli.hooks import hook_client
@@ -31,8 +32,7 @@ _SCRIPT = """\
 #!/bin/sh
 # callgate's hook for {agent}. Made by callgate hook install; callgate hook remove removes it.
 phase=${{1:-pre}}
-limit=; command -v timeout >/dev/null 2>&1 && limit='timeout -s KILL {limit}'
-answer=$($limit {python} -I -S {client} {agent} "$phase" {directory} {template} {client_s} \\
+answer=$({timeout} {python} -I -S {client} {agent} "$phase" {directory} {template} {client_s} \\
   2>/dev/null
   printf 'rc%s' "$?")
 case $answer in
@@ -100,6 +100,14 @@ def write_scripts(home: str, agent: str, wait_s: float, *, new_token: bool = Fal
     token = token_file(home, agent)
     if new_token or not os.path.exists(token):
         write_private(token, secrets.token_urlsafe(32) + "\n")
+    for name, text in script_texts(home, agent, wait_s).items():
+        path = os.path.join(directory, name)
+        write_private(path, text)
+        os.chmod(path, 0o700)
+
+
+def script_texts(home: str, agent: str, wait_s: float) -> dict[str, str]:
+    """The scripts of an agent's hook, by their names."""
     values = {
         "agent": agent,
         "python": shlex.quote(_python()),
@@ -107,13 +115,17 @@ def write_scripts(home: str, agent: str, wait_s: float, *, new_token: bool = Fal
         "directory": shlex.quote(os.path.join(home, DIRECTORY)),
         "template": shlex.quote(_template(agent)),
         "refusal": shlex.quote(_silent(agent)),
-        "limit": math.ceil(wait_s) + SCRIPT_S,
+        "timeout": _timeout(math.ceil(wait_s) + SCRIPT_S),
         "client_s": math.ceil(wait_s) + CLIENT_S,
     }
-    for name, text in (("hook", _SCRIPT), ("run", _RUN)):
-        path = os.path.join(directory, name)
-        write_private(path, text.format(**values))
-        os.chmod(path, 0o700)
+    return {"hook": _SCRIPT.format(**values), "run": _RUN.format(**values)}
+
+
+def _timeout(seconds: int) -> str:
+    """The program that ends a client that hangs, by its path: settings of a repository may set
+    PATH for the hook. Empty where there is none."""
+    found = shutil.which("timeout")
+    return "" if found is None else f"{shlex.quote(os.path.realpath(found))} -s KILL {seconds}"
 
 
 def _python() -> str:

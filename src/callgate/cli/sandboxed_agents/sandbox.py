@@ -243,6 +243,7 @@ def _refuse_switches(home: str, agent: str, argv: list[str], workspace: str) -> 
     found += hook_switches.in_environment(agent, os.environ)
     if switches.outranking:
         found += hook_switches.in_managed_file(agent, home)
+        found += hook_switches.in_variables(agent, os.path.realpath(workspace))
     else:
         found += hook_switches.in_files(agent, os.path.realpath(workspace), home)
     if found:

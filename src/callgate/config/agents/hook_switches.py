@@ -15,7 +15,8 @@ convert values in their own ways (`"enabled": "false"`, `"hooks": null`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -24,6 +25,10 @@ from callgate.config.agents.jsonc_edits import parse, value_of
 from callgate.config.agents.settings_files import hook_name, settings_files
 
 _LARGEST = 4 * 1024 * 1024
+_ASSIGNMENT = re.compile(r"(?m)^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_%()]*)[ \t]*[=:]")
+_HOOK_VARIABLES = ("PATH", "ENV", "IFS", "SHELL", "SHELLOPTS", "GCONV_PATH")
+_HOOK_PREFIXES = ("LD_", "DYLD_", "BASH", "PYTHON", "CALLGATE_")
+"""Variables by which the shell of a hook, or the hook, would run another program."""
 
 Reader = Callable[[dict[str, Any], str], Iterator[str]]
 """Reasons why settings turn hooks off; the second argument is the name of our hook."""
@@ -36,7 +41,11 @@ class Switches(msgspec.Struct, frozen=True, kw_only=True):
     """Files of variables, in the same directories."""
     managed: str | None = None
     """The administrator's file, which outranks all others."""
+    managed_settings: tuple[tuple[str, Any], ...] = ()
+    """What it needs besides hooks, so that a repository's settings do not turn them off."""
     read: Reader | None = None
+    read_variables: bool = False
+    """`env` in its settings sets variables of the hook, and nothing outranks that."""
     variables: tuple[str, ...] = ()
     """Any value but these of `OFF` turns hooks off."""
     options: tuple[tuple[str, ...], ...] = ()
@@ -70,14 +79,6 @@ def _read_gemini(settings: dict[str, Any], name: str) -> Iterator[str]:
         yield "replaces all hooks (hooks)"
 
 
-def _read_qwen(settings: dict[str, Any], name: str) -> Iterator[str]:
-    yield from _read_disable_all(settings, name)
-    variables = settings.get("env", {})
-    for variable in SWITCHES["qwen"].variables:
-        if not isinstance(variables, dict) or variable in variables:
-            yield f"turns all hooks off (env.{variable})"
-
-
 def _read_codex(settings: dict[str, Any], name: str) -> Iterator[str]:
     features = settings.get("features", {})
     for feature in ("hooks", "codex_hooks"):
@@ -90,6 +91,7 @@ SWITCHES: Mapping[str, Switches] = {
         files=(".claude/settings.json", ".claude/settings.local.json"),
         managed="/etc/claude-code/managed-settings.json",
         read=_read_disable_all,
+        read_variables=True,
         variables=("CLAUDE_CODE_SAFE_MODE", "CLAUDE_CODE_SIMPLE"),
         options=(("--bare",), ("--safe-mode",), ("--settings",)),
         outranking=("--settings",),
@@ -106,14 +108,18 @@ SWITCHES: Mapping[str, Switches] = {
     ),
     "gemini": Switches(
         files=(".gemini/settings.json",),
+        env_files=(".env", ".gemini/.env"),
         managed="/etc/gemini-cli/settings.json",
+        managed_settings=(("hooksConfig", {"enabled": True}),),
         read=_read_gemini,
     ),
     "qwen": Switches(
         files=(".qwen/settings.json",),
         env_files=(".env", ".qwen/.env"),
         managed="/etc/qwen-code/settings.json",
-        read=_read_qwen,
+        managed_settings=(("disableAllHooks", False),),
+        read=_read_disable_all,
+        read_variables=True,
         variables=("QWEN_CODE_SAFE_MODE", "QWEN_CODE_SIMPLE"),
         options=(("--bare",), ("--safe-mode",)),
     ),
@@ -127,17 +133,35 @@ SWITCHES: Mapping[str, Switches] = {
 def in_files(agent: str, workspace: str, home: str) -> list[str]:
     """Sentences about files that turn the agent's hooks off in a workspace: the repository's, the
     user's and the administrator's."""
-    switches = SWITCHES[agent]
     found = in_managed_file(agent, home)
     for path in _files(agent, workspace):
-        if path.endswith((".json", ".toml")) and switches.read is not None:
-            found += [f"{path} {reason}" for reason in _reasons(agent, path, home)]
+        found += [f"{path} {reason}" for reason in _reasons(agent, path, home)]
+    return found + in_variables(agent, workspace)
+
+
+def in_variables(agent: str, workspace: str) -> list[str]:
+    """The same about variables that files set for the agent and its hooks, which nothing
+    outranks."""
+    switches, found = SWITCHES[agent], []
+    for path in _files(agent, workspace) if switches.read_variables else ():
+        try:
+            variables = _parsed(path, _text(path) or "{}").get("env", {})
+        except ValueError:
+            continue  # `_reasons` reports it
+        names = list(variables) if isinstance(variables, dict) else list(switches.variables)
+        found += [f"{path} {each}" for each in _harmful(switches, names)]
     for path in _beside(workspace, switches.env_files):
-        text = _text(path) or ""
-        found += [
-            f"{path} turns all hooks off ({name})" for name in switches.variables if name in text
-        ]
+        names = _ASSIGNMENT.findall(_text(path) or "")
+        found += [f"{path} {each}" for each in _harmful(switches, names)]
     return found
+
+
+def _harmful(switches: Switches, names: Iterable[str]) -> Iterator[str]:
+    for name in dict.fromkeys(names):
+        if name in switches.variables:
+            yield f"turns all hooks off ({name})"
+        elif name in _HOOK_VARIABLES or name.startswith(_HOOK_PREFIXES):
+            yield f"changes how hooks run ({name})"
 
 
 def in_managed_file(agent: str, home: str) -> list[str]:
@@ -196,7 +220,7 @@ def _beside(workspace: str, names: Sequence[str]) -> Iterator[str]:
 
 
 def _reasons(agent: str, path: str, home: str) -> list[str]:
-    read = SWITCHES[agent].read
+    read = SWITCHES[agent].read if path.endswith((".json", ".toml")) else None
     text = _text(path)
     if read is None or text is None or not text.strip():
         return []

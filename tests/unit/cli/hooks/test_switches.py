@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from callgate.cli.hooks import checks
@@ -27,6 +28,10 @@ OFF: list[tuple[str, str, Any]] = [
     ("claude", ".claude/settings.json", {"disableAllHooks": "yes"}),
     ("claude", ".claude/settings.json", "{broken"),
     ("claude", ".claude/settings.json", "// note\n{/* x */ \"disableAllHooks\": true,}"),
+    ("claude", ".claude/settings.json", {"env": {"PATH": "/x"}}),
+    ("claude", ".claude/settings.local.json", {"env": {"LD_PRELOAD": "/x.so"}}),
+    ("gemini", ".gemini/.env", "LD_PRELOAD=/x.so\n"),
+    ("qwen", ".env", "X=1\nBASH_FUNC_printf%%=() { :; }\n"),
     ("codex", ".codex/config.toml", "[features]\nhooks = false\n"),
     ("codex", ".codex/config.toml", "features.codex_hooks = false\n"),
     ("codex", ".codex/config.toml", "features = {hooks = false}\n"),
@@ -47,6 +52,8 @@ OFF: list[tuple[str, str, Any]] = [
 HARMLESS: list[tuple[str, str, Any]] = [
     ("claude", ".claude/settings.json", {"disableAllHooks": False, "model": "x"}),
     ("claude", ".claude/settings.json", ""),
+    ("claude", ".claude/settings.json", {"env": {"API_URL": "x"}}),
+    ("gemini", ".env", "A=1\n# PATH=/x\n"),
     ("codex", ".codex/config.toml", "model = 'x'\n[features]\nhooks = true\n"),
     ("gemini", ".gemini/settings.json", {"hooksConfig": {"enabled": True, "disabled": ["other"]}, "hooks": {}}),
     ("qwen", ".qwen/settings.json", {"disableAllHooks": False, "env": {"A": "1"}}),
@@ -107,7 +114,9 @@ def test_other_settings_are_not_reported(agent: str, name: str, content: Any, wo
     assert hook_switches.in_files(agent, str(workspace), home()) == []
 
 
-@pytest.mark.parametrize(("agent", "name", "content"), [each for each in OFF if each[0] not in OUTRANKED])
+@pytest.mark.parametrize(
+    ("agent", "name", "content"), [each for each in OFF if each[0] not in OUTRANKED or "env" in each[2]]
+)
 def test_the_sandbox_refuses_an_agent_whose_hooks_are_off(
     agent: str, name: str, content: Any, workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,3 +212,43 @@ def test_the_first_session_in_a_directory_warns_once(workspace: Path, caplog: py
         for id in ("one", "two"):
             directories.open_session(str(workspace), id)
     assert [str(path) in each.getMessage() for each in caplog.records] == [True]
+
+
+@pytest.mark.parametrize("agent", ["claude", "gemini", "qwen"])
+def test_managed_settings_are_printed_with_hooks_that_nothing_turns_off(
+    agent: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managed = write(tmp_path, "etc/settings.json", '{"model": "x"}')
+    row = msgspec.structs.replace(hook_switches.SWITCHES[agent], managed=str(managed))
+    monkeypatch.setattr(hook_switches, "SWITCHES", {**hook_switches.SWITCHES, agent: row})
+    assert main(["hook", "install", agent, "--managed"]) == 0
+    printed = capsys.readouterr()
+    assert str(managed) in printed.err
+    settings = json.loads(printed.out)
+    assert settings["model"] == "x"
+    assert all(settings[name] == value for name, value in row.managed_settings)
+    assert managed.read_text() == '{"model": "x"}'
+    managed.write_text(printed.out)
+    found = checks.look(home(), agent, os.getcwd(), 65.0)
+    assert (found.file, found.problems) == (str(managed), ())
+
+
+def test_an_agent_without_managed_settings_is_an_error() -> None:
+    assert main(["hook", "install", "kimi", "--managed"]) == 2
+
+
+def test_a_script_of_another_version_is_a_problem(tmp_path: Path) -> None:
+    assert main(["hook", "install", "kimi"]) == 0
+    script = Path(home(), "hooks/kimi/hook")
+    script.write_text(script.read_text().replace("-I -S", ""))
+    assert any(str(script) in each for each in checks.look(home(), "kimi", os.getcwd(), 65.0).problems)
+
+
+def test_the_hook_uses_no_program_of_a_path_that_a_repository_sets(tmp_path: Path) -> None:
+    assert main(["hook", "install", "claude"]) == 0
+    fake = write(tmp_path, "bin/timeout", "#!/bin/sh\nprintf allowed\n")
+    fake.chmod(0o755)
+    env = {**os.environ, "PATH": str(fake.parent)}
+    command = [str(Path(home(), "hooks/claude/hook")), "pre"]
+    done = subprocess.run(command, input=b"{}", env=env, capture_output=True, check=True, timeout=60)
+    assert b'"deny"' in done.stdout
