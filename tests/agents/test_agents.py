@@ -6,6 +6,7 @@ not tested.
 
 from __future__ import annotations
 
+import shlex
 import signal
 import threading
 from collections.abc import Iterator
@@ -187,6 +188,25 @@ def test_a_whole_agent_in_the_sandbox_has_its_hooks_and_writes_nowhere_else(gate
     assert gate.ran("in2.txt")
     assert not outside.exists()
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("gate", MAIN[:1], indirect=True)
+def test_a_whole_agent_leaves_nothing_that_runs_outside_unnoticed(gate: Gate) -> None:
+    gate.start()
+    plant = """
+        mkdir -p .vscode .husky; echo x > .vscode/tasks.json; echo x > .mcp.json; echo x > n && mv n .envrc
+        git init -q sub; git -C sub config core.fsmonitor ./evil; echo x > sub/.git/hooks/post-index-change
+        mkdir bare; printf '[core]\\nfsmonitor = ./evil\\n' > bare/config; mkdir bare/objects bare/refs; echo x > bare/HEAD
+        cp /bin/true t; chmod u+s t; touch done
+    """
+    with gate.answering("allow"):
+        outcome = gate.run(f"sh -c {shlex.quote(plant)}", sandboxed=True)
+    assert gate.ran("done"), outcome.told
+    for name in (".vscode/tasks.json", ".mcp.json", ".envrc", "sub/.git/hooks/post-index-change", "bare/config"):
+        assert not gate.ran(name)
+        assert name in outcome.said
+    assert "evil" not in (gate.workspace / "sub/.git/config").read_text()
+    assert not (gate.workspace / "t").stat().st_mode & 0o6000
 
 
 @pytest.mark.parametrize(
