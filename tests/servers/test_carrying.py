@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from callgate.core.ops import Acquire
-from tests.servers.clusters import Cluster, until
+from tests.servers.clusters import KEY_VARIABLE, SECRETS_KEY, Cluster, until
 from tests.unit.surfaces.http.instances import Client
 
 
@@ -187,7 +187,7 @@ def command_line(cluster: Cluster, label: str) -> Iterator[Client]:
     socket = str(cluster.base / "run" / label)
     command = [sys.executable, "-m", "callgate", "serve", "--http", "127.0.0.1:0", "--socket", socket, "--label", label]
     home = cluster.home_of("z")
-    environment = {**os.environ, "CALLGATE_HOME": str(home)}
+    environment = {**os.environ, KEY_VARIABLE: SECRETS_KEY, "CALLGATE_HOME": str(home)}
     with cluster.log.open("a") as log:
         process = subprocess.Popen(
             command, cwd=cluster.ws, env=environment, stdout=subprocess.PIPE, stderr=log, text=True

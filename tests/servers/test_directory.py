@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from callgate.surfaces.http.addresses import Address, BadAddress, Names, read_advertised
-from tests.servers.clusters import LIMIT_S, Cluster, stopped
+from tests.servers.clusters import KEY_VARIABLE, LIMIT_S, SECRETS_KEY, Cluster, stopped
 
 
 async def test_each_server_lists_all_that_live(cluster: Cluster) -> None:
@@ -113,7 +113,7 @@ async def test_the_command_lists_the_servers(cluster: Cluster) -> None:
     for server in (a, b):
         await server.client().get("/v1/server")
     command = [sys.executable, "-m", "callgate", "servers"]
-    environment = {**os.environ, "CALLGATE_HOME": str(cluster.home_of("a"))}
+    environment = {**os.environ, KEY_VARIABLE: SECRETS_KEY, "CALLGATE_HOME": str(cluster.home_of("a"))}
 
     async def run(*options: str) -> str:
         done = await asyncio.to_thread(
@@ -227,7 +227,7 @@ async def test_a_copy_of_a_home_that_is_in_use_is_refused_and_another_server_of_
 
 async def serve_once(home: Path, cluster: Cluster) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "callgate", "serve", "--http", "127.0.0.1:0", "--workspace", str(cluster.ws)]
-    environment = {**os.environ, "CALLGATE_HOME": str(home)}
+    environment = {**os.environ, KEY_VARIABLE: SECRETS_KEY, "CALLGATE_HOME": str(home)}
     return await asyncio.to_thread(
         subprocess.run, command, env=environment, capture_output=True, text=True, timeout=LIMIT_S
     )
