@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -282,13 +283,22 @@ def read_all(peer: ProcessPeer) -> tuple[list[Any], Any]:
     return events, frame["result"]
 
 
+def read_late(other: ProcessPeer, served: Served) -> None:
+    """Let a call produce what it can while nobody reads, and others be served meanwhile. Ends well
+    before the call continues without its caller."""
+    until = time.monotonic() + backpressure.PATIENCE_S / 2
+    for n in range(2_000):
+        other.call("read_file", {"path": "a.txt"}, served.ws, id=f"r{n}")
+        assert other.until("tool_result")["result"]["ok"]
+        if time.monotonic() > until:
+            return
+
+
 def test_the_output_of_a_command_waits_in_its_pipe_for_a_caller_that_reads_late(working: Served) -> None:
     peer, other = working.peer(), working.peer()
     peer.call("shell", {"command": SHELL}, working.ws)
     until_there(working.ws / "begun")
-    for n in range(200):  # others are served meanwhile
-        other.call("read_file", {"path": "a.txt"}, working.ws, id=f"r{n}")
-        assert other.until("tool_result")["result"]["ok"]
+    read_late(other, working)
     assert not (working.ws / "ended").exists()
     events, result = read_all(peer)
     text = "".join(each["text"] for each in events if each["kind"] == "partial_text")
@@ -298,9 +308,7 @@ def test_the_output_of_a_command_waits_in_its_pipe_for_a_caller_that_reads_late(
 def test_parts_of_a_host_wait_for_a_caller_that_reads_late(working: Served) -> None:
     peer, other = working.peer(), working.peer()
     peer.call("parts", {}, working.ws)
-    for n in range(200):
-        other.call("read_file", {"path": "a.txt"}, working.ws, id=f"r{n}")
-        assert other.until("tool_result")["result"]["ok"]
+    read_late(other, working)
     events, result = read_all(peer)
     numbers = [each["part"]["n"] for each in events if each["kind"] == "part"]
     assert (numbers, marked(events)) == ([*range(PIECES)], 0), result
