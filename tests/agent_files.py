@@ -49,12 +49,23 @@ DATA = {
 """Sessions and logs."""
 
 
+PERSISTENT = {
+    "claude": (".claude/projects/", ".claude/history.jsonl", ".claude/debug/", ".claude/todos/", ".claude/tasks/"),
+    "codex": (".codex/sessions/", ".codex/sandbox-state/", ".codex/log/", ".codex/history.jsonl"),
+    "gemini": (".gemini/tmp/",),
+    "qwen": (".qwen/projects/", ".qwen/tmp/", ".qwen/usage", ".qwen/debug/", ".qwen/logs/"),
+    "kimi": (".kimi-code/sessions/", ".kimi-code/session_index.jsonl", ".kimi-code/logs/", ".kimi-code/cache/query-store/",
+             ".kimi-code/user-history/"),
+}  # fmt: skip
+"""Where a real run leaves files."""
+
+
 def files(root: Path) -> dict[str, str]:
     """Every file and link of a home with its content, without callgate's own."""
     found = [path for path in root.rglob("*") if path.is_symlink() or path.is_file()]
     found = [path for path in found if path.relative_to(root).parts[0] != ".callgate"]
     return {
-        str(path.relative_to(root)): f"-> {path.readlink()}" if path.is_symlink() else path.read_text()
+        str(path.relative_to(root)): f"-> {path.readlink()}" if path.is_symlink() else path.read_text(errors="replace")
         for path in found
     }
 

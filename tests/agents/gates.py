@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,15 +172,22 @@ class Gate:
         scripts.write_scripts(str(self.home), self.agent, WAIT_S)
         return editing.with_hook(self.agent, str(self.home), "", WAIT_S)
 
-    def run(self, *commands: str, steps: Sequence[Step] = (), sandboxed: bool = False) -> Outcome:
+    def run(
+        self,
+        *commands: str,
+        steps: Sequence[Step] = (),
+        sandboxed: bool = False,
+        launched: Callable[[], None] = lambda: None,
+    ) -> Outcome:
         """Have the agent's model ask for commands, or for other calls. `sandboxed`: all of the
-        agent runs in our sandbox."""
+        agent runs in our sandbox. `launched` is called when its settings are written."""
         asked = [Step(*SHELL[self.agent](command)) for command in commands] or list(steps)
         with serving(asked) as model:
-            launched = self.launched(model)
+            start = self.launched(model)
+            launched()
             if sandboxed:
-                launched = self._sandboxed(launched)
-            ended = run(launched, str(self.workspace), _RUN_S)
+                start = self._sandboxed(start)
+            ended = run(start, str(self.workspace), _RUN_S)
             said = ended.stdout + ended.stderr
             assert model.requests, said
         assert len(model.requests) >= 2, said

@@ -18,6 +18,7 @@ import pytest
 from callgate.cli.hooks import codex_hooks
 from callgate.cli.hooks.scripted_model import Step
 from callgate.protocol.hooks.tool_tables import TABLES
+from tests.agent_files import EXECUTED, PERSISTENT, attack, files
 from tests.agents.gates import PROGRAMS, Gate, impostor, port_impostor
 
 MAIN = ("claude", "codex", "gemini")
@@ -207,6 +208,25 @@ def test_a_whole_agent_leaves_nothing_that_runs_outside_unnoticed(gate: Gate) ->
         assert name in outcome.said
     assert "evil" not in (gate.workspace / "sub/.git/config").read_text()
     assert not (gate.workspace / "t").stat().st_mode & 0o6000
+
+
+@pytest.mark.parametrize("gate", ALL, indirect=True)
+def test_a_whole_agent_leaves_its_session_and_nothing_that_runs_later(gate: Gate) -> None:
+    if gate.agent == "codex":  # its hooks come from its settings alone
+        (gate.agent_home / ".codex").mkdir()
+        (gate.agent_home / ".codex/hooks.json").write_text(gate.settings)
+    gate.start()
+    paths = [gate.agent_home / each for each in EXECUTED[gate.agent].split()]
+    (gate.workspace / "attack.sh").write_text(f"{attack(paths)}\ntouch attacked\n")
+    before: dict[str, str] = {}
+    with gate.answering("allow"):
+        gate.run("sh attack.sh", sandboxed=True, launched=lambda: before.update(files(gate.agent_home)))
+    assert gate.ran("attacked")
+    after = files(gate.agent_home)
+    assert {path: after.get(path) for path in before} == before
+    left = {path for path, text in after.items() if path not in before and text}
+    assert left
+    assert [path for path in left if not path.startswith(PERSISTENT[gate.agent])] == []
 
 
 @pytest.mark.parametrize(

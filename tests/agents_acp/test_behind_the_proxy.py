@@ -12,7 +12,8 @@ import pytest
 
 from tests.acp_proxy.conftest import asked, records
 from tests.acp_proxy.test_lifecycle import descendants, gone
-from tests.agents_acp.conftest import Behind, RealAgent
+from tests.agent_files import EXECUTED, PERSISTENT, attack, files
+from tests.agents_acp.conftest import AGENTS, Behind, RealAgent
 from tests.agents_acp.model_server import DONE
 from tests.needs import needs
 
@@ -86,6 +87,27 @@ async def test_mode_read_lets_it_change_nothing(behind: Behind, agent: RealAgent
         await talk.prompt("go")
         assert asked(talk) == []
     assert list(workspace.glob("*.txt")) == []
+
+
+@pytest.mark.parametrize("mode", ["read", "ask", "write"])
+async def test_it_leaves_its_session_and_nothing_that_runs_later(
+    behind: Behind, agent: RealAgent, home: Path, workspace: Path, mode: str
+) -> None:
+    name = next(each for each, known in AGENTS.items() if known is agent)
+    paths = [home.parent / each for each in EXECUTED[name].split()]
+    (workspace / "attack.sh").write_text(f"{attack(paths)}\ntouch attacked\n")
+    async with behind([agent.shell("sh attack.sh")], "--mode", mode) as editor:
+        before = files(home.parent)
+        talk = await editor.new(workspace)
+        talk.allow("allow_once")
+        await talk.prompt("go")
+        assert mode == "read" or DONE in talk.text()  # refused, Qwen Code ends its turn
+    assert (workspace / "attacked").exists() is (mode != "read")
+    after = files(home.parent)
+    changed = {path for path, text in after.items() if before.get(path, "") != text} - {".callgate.log"}
+    assert bool(changed) is (mode != "read")
+    assert [path for path in changed if not path.startswith(PERSISTENT[name])] == []
+    assert before.keys() <= after.keys()
 
 
 async def test_what_it_runs_by_itself_reaches_neither_our_home_nor_other_directories(
