@@ -347,7 +347,7 @@ def check_hooks(patient: Patient) -> Finding:
     found = hook_warnings(patient.home.path, [patient.workspace])
     if found:
         return Finding(Level.FAILED, "; ".join(found), "callgate hook status says more")
-    return _good("settings files show nothing that keeps an installed hook from protecting")
+    return _good("nothing turns off a hook of an agent")
 
 
 def check_shared(patient: Patient) -> Finding:
