@@ -108,7 +108,10 @@ def value_of(output: ToolOutput, content: list[ContentBlock]) -> Any:
         return output.value
     if len(content) == 1 and isinstance(content[0], TextBlock):
         return content[0].text
-    return msgspec.to_builtins(content)
+    try:
+        return msgspec.to_builtins(content)
+    except (TypeError, ValueError, RecursionError):  # a tool's own block may hold anything
+        return None
 
 
 def beginning(content: list[ContentBlock]) -> str:
