@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+PACKAGE = "callgate_catalogue"
+"""The package in which they are, next to ours."""
+
 
 class ShippedPack(NamedTuple):
     name: str

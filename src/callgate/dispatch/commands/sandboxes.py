@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from callgate import shipped
 from callgate.core.commands import Command, Launcher, OnOutput, Running
 from callgate.core.errors import ToolExecutionError
 from callgate.core.resolved_paths import ResolvedPath
@@ -422,7 +423,7 @@ def _our_code() -> tuple[str, ...]:
     package = PACKAGE_DIRECTORY
     checkout = os.path.dirname(os.path.dirname(package))
     paths = {package, os.path.join(checkout, "packages"), site.getusersitepackages()}
-    paths.add(os.path.join(os.path.dirname(package), "callgate_catalogue"))
+    paths.add(os.path.join(os.path.dirname(package), shipped.PACKAGE))
     paths |= {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "scripts")}
     if sys.prefix != sys.base_prefix:  # all of a virtual environment
         paths.add(sys.prefix)

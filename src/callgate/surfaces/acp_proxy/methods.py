@@ -11,8 +11,9 @@ receives, and the gate would not have seen it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
 from typing import Any
+
+from callgate.core.text.wildcards import compile_tokens, parse_wildcards
 
 EDITOR_REQUESTS = frozenset(
     (
@@ -50,7 +51,9 @@ def passes_from_agent(method: str, extensions: Iterable[str], *, is_request: boo
     """`extensions`: patterns of the extension methods that the settings let through."""
     if method in (AGENT_REQUESTS if is_request else AGENT_NOTIFICATIONS):
         return True
-    return method.startswith("_") and any(fnmatchcase(method, each) for each in extensions)
+    if not method.startswith("_"):
+        return False
+    return any(compile_tokens(parse_wildcards(each))(method) for each in extensions)
 
 
 def is_update(params: Any) -> bool:

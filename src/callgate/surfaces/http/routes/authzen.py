@@ -99,7 +99,11 @@ class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllEvaluated(msgspec.Struct, frozen=True, kw_only=True):
-    evaluations: list[Evaluated]
+    """One decision per evaluation, or one decision for a body without `evaluations`."""
+
+    evaluations: list[Evaluated] | msgspec.UnsetType = msgspec.UNSET
+    decision: bool | msgspec.UnsetType = msgspec.UNSET
+    context: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +121,8 @@ async def evaluate_all(context: Context, request: Request) -> HttpResponse:
     if len(body.evaluations) > MOST:
         raise bad_request(f"At most {MOST} evaluations are taken at once.")
     if not body.evaluations:
-        return _answer(request, _evaluated(context, _whole(body, body)))
+        alone = _evaluated(context, _whole(body, body))
+        return _answer(request, AllEvaluated(decision=alone.decision, context=alone.context))
     found: list[Evaluated] = []
     stop_at = {"deny_on_first_deny": False, "permit_on_first_permit": True}
     for each in body.evaluations:
