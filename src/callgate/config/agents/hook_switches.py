@@ -26,9 +26,18 @@ from callgate.config.agents.settings_files import hook_name, settings_files
 
 _LARGEST = 4 * 1024 * 1024
 _ASSIGNMENT = re.compile(r"(?m)^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_%()]*)[ \t]*[=:]")
-_HOOK_VARIABLES = ("PATH", "ENV", "IFS", "SHELL", "SHELLOPTS", "GCONV_PATH")
+_HOOK_VARIABLES = (
+    "PATH", "ENV", "IFS", "HOME", "SHELL", "SHELLOPTS", "GCONV_PATH", "XDG_CONFIG_HOME", "ZDOTDIR",
+)  # fmt: skip
 _HOOK_PREFIXES = ("LD_", "DYLD_", "BASH", "PYTHON", "CALLGATE_")
 """Variables by which the shell of a hook, or the hook, would run another program."""
+_AGENT_VARIABLE = re.compile(
+    r"(?:CLAUDE|GEMINI|QWEN)_.*(?:BARE|BUBBLEWRAP|COMMAND|CONFIG|ENTRY|ENV_FILE|EXEC|HOME|HOOK|HOST_"
+    r"|LAUNCH|MANAGED|PERSONAL|PREFIX|REMOTE|RESTRICT|SAFE|SANDBOX|SETTINGS|SHELL|SIMPLE|SPAWN|TRUST"
+    r"|WRAP)"
+)
+"""Variables of the agents themselves that can wrap, move or turn off hooks, such as
+`CLAUDE_CODE_SHELL_PREFIX`."""
 
 Reader = Callable[[dict[str, Any], str], Iterator[str]]
 """Reasons why settings turn hooks off; the second argument is the name of our hook."""
@@ -160,7 +169,11 @@ def _harmful(switches: Switches, names: Iterable[str]) -> Iterator[str]:
     for name in dict.fromkeys(names):
         if name in switches.variables:
             yield f"turns all hooks off ({name})"
-        elif name in _HOOK_VARIABLES or name.startswith(_HOOK_PREFIXES):
+        elif (
+            name in _HOOK_VARIABLES
+            or name.startswith(_HOOK_PREFIXES)
+            or _AGENT_VARIABLE.match(name)
+        ):
             yield f"changes how hooks run ({name})"
 
 
