@@ -44,10 +44,8 @@ _MOST_FILES = 200
 _MOST_FILTERS = 200
 MOST_PATHS = 1_000
 """In the input of one call of a tool without a counterpart."""
-_MARKER = re.compile(
-    r"\s*\*\*\* (?:Begin Patch|End Patch|End of File"
-    r"|(?:Add|Update|Delete) File: (\S.*?)|Move to: (\S.*?))\s*"
-)
+_MARKERS = ("*** Begin Patch", "*** End Patch", "*** End of File")
+_FILE_MARKER = re.compile(r"\*\*\* (?:(?:Add|Update|Delete) File|Move to): (?=\S)")
 _ADDRESS = re.compile(r"(https?)://([^/?#]*)(.*)", re.IGNORECASE)
 _WHOLE = re.compile(r"[\x21-\x5b\x5d-\x7e]+")
 """Visible ASCII, but no backslash, which some readers take for a slash."""
@@ -123,10 +121,12 @@ def patched_files(text: str) -> list[str]:
     for line in text.split("\n"):
         if "*** " not in line or line.startswith(("+", "-")):
             continue
-        marker = _MARKER.fullmatch(line)
-        if marker is None:
+        stripped = line.strip()
+        if stripped in _MARKERS:
+            continue
+        if (marker := _FILE_MARKER.match(stripped)) is None:
             raise BadHookEvent(f"A line of the patch is no marker that is known: {line[:80]!r}.")
-        paths += [path for path in marker.groups() if path]
+        paths.append(stripped[marker.end() :])
     if not 0 < len(paths) <= _MOST_FILES:
         raise BadHookEvent(f"A patch names 1 to {_MOST_FILES} files, not {len(paths)}.")
     return paths

@@ -213,6 +213,14 @@ def test_a_name_that_ends_like_ours_is_not_ours(tool: str) -> None:
     assert found.tool in ("agent_execute", tool)
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("line", ["*** Add File: a{}b", "{}*** Rename: a{}b", "*** Move to: {}x{}y"])
+def test_reading_a_patch_takes_time_in_proportion_to_its_length(line: str) -> None:
+    blanks = " " * 1_000_000  # quadratic time would be hours
+    with pytest.raises(BadHookEvent):
+        translate(event("apply_patch", command=line.replace("{}", blanks)), {}, "codex")
+
+
 def test_a_patch_names_its_files_with_blanks_around_the_markers_too() -> None:
     patch = "*** Begin Patch\n*** Add File: a\n+*** x\n *** Add File: .codex/hooks.json\n+x\n"
     found = translate(event("apply_patch", command=patch + "\t*** Move to: c \r\n"), {}, "codex")
