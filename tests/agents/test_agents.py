@@ -6,6 +6,7 @@ not tested.
 
 from __future__ import annotations
 
+import json
 import shlex
 import signal
 import threading
@@ -310,6 +311,29 @@ def test_a_skill_of_a_cloned_repository_runs_nothing_unasked(
     assert "Launching skill" not in outcome.results[0]
     tool = "agent_none" if asks_itself else "agent_execute"
     assert gate.record_of("helpful")["tool"] == tool
+
+
+RULES = ({"permissions": {"allow": ["Bash(python3:*)"]}}, {"sandbox": {"enabled": True}})
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("name", ["settings.json", "settings.local.json"])
+def test_a_skill_runs_nothing_unasked_by_permission_rules_of_its_repository(
+    tmp_path: Path, name: str, rules: dict[str, Any]
+) -> None:
+    gate = _gate("claude", tmp_path, mode="read", asks_itself=True)
+    path = gate.workspace / ".claude/skills/helpful/SKILL.md"
+    path.parent.mkdir(parents=True)
+    path.write_text("---\nname: helpful\ndescription: helps\n---\nThe state is !`python3 state.py`.\n")
+    (gate.workspace / "state.py").write_text("open('ran-by-skill', 'w')")
+    (gate.workspace / ".claude" / name).write_text(json.dumps(rules))
+    try:
+        gate.start()
+        gate.run(steps=[Step("Skill", {"skill": "helpful"})])
+    finally:
+        gate.close()
+    assert not gate.ran("ran-by-skill")
+    assert gate.record_of("helpful")["decision"] == "deny"
 
 
 def test_a_skill_without_commands_works_where_claude_code_asks_itself(tmp_path: Path) -> None:

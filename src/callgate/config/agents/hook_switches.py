@@ -165,6 +165,38 @@ def in_variables(agent: str, workspace: str) -> list[str]:
     return found
 
 
+_NO_COMMANDS = re.compile(
+    r"(?:Read|Grep|Glob|LS|Edit|MultiEdit|Write|NotebookEdit|NotebookRead|WebFetch|WebSearch|TodoWrite)"
+    r"(?:\(|$)|mcp__"
+)
+"""Permission rules of Claude Code that allow no command, and no skill."""
+
+
+def runs_commands_unasked(agent: str, workspace: str) -> bool:
+    """Whether permission rules in files let the agent run some command without its own question.
+    A repository can contain such rules, and Claude Code obeys `settings.local.json` untrusted."""
+    managed = SWITCHES[agent].managed
+    for path in (*_files(agent, workspace), *([managed] if managed else ())):
+        text = _text(path)
+        if text is None or not text.strip() or not path.endswith(".json"):
+            continue
+        try:
+            settings = _parsed(path, text)
+        except ValueError:
+            return True
+        permissions, sandbox = settings.get("permissions", {}), settings.get("sandbox", {})
+        allow = permissions.get("allow", []) if isinstance(permissions, dict) else None
+        if not isinstance(allow, list) or not isinstance(sandbox, dict):
+            return True
+        if (
+            sandbox.get("enabled", False) is not False
+        ):  # commands in its sandbox are not asked about
+            return True
+        if not all(isinstance(each, str) and _NO_COMMANDS.match(each) for each in allow):
+            return True
+    return False
+
+
 def _harmful(switches: Switches, names: Iterable[str]) -> Iterator[str]:
     for name in dict.fromkeys(names):
         if name in switches.variables:

@@ -49,8 +49,14 @@ class Translated(msgspec.Struct, frozen=True, kw_only=True):
     check."""
 
 
-def translate(event: HookEvent, classes: Mapping[str, str], agent: str) -> Translated:
-    """Read one call. `classes` are those of `[hooks.tools]`. Raises `BadHookEvent`."""
+def translate(
+    event: HookEvent,
+    classes: Mapping[str, str],
+    agent: str,
+    runs_unasked: Callable[[], bool] = lambda: False,
+) -> Translated:
+    """Read one call. `classes` are those of `[hooks.tools]`. `runs_unasked`: the agent's settings
+    let it run commands without its own question. Raises `BadHookEvent`."""
     row = find_row(agent, event.tool)
     if event.tool in classes:
         return generic(event, classes[event.tool], agent, row)
@@ -60,7 +66,10 @@ def translate(event: HookEvent, classes: Mapping[str, str], agent: str) -> Trans
         return generic(event, "execute", agent)
     unknown = [key for key in event.input if key not in row.arguments]
     if row.kind in ("none", "skill", "network", "execute"):
-        return generic(event, _class_of(event, row, agent, unknown), agent, row)
+        effect = _class_of(event, row, agent, unknown)
+        if row.kind == "skill" and effect == "none" and runs_unasked():
+            effect = "execute"
+        return generic(event, effect, agent, row)
     if unknown:
         raise BadHookEvent(
             f"callgate does not know the argument {unknown[0][:80]!r} of {event.tool}, so it cannot"

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
+from callgate.config.agents import hook_switches
 from callgate.config.agents.settings_files import AGENTS, hook_directory
 from callgate.config.schema import HooksTable
 from callgate.core.calls import CallerKind, ToolCall
@@ -358,7 +360,10 @@ def read_call(
     """Read one event as a call; refuse it if it is ambiguous or touches what `guarded` names."""
     refusal: ToolError | None = None
     try:
-        call = translate(event, classes, agent)
+        directory = event.cwd or os.getcwd()
+        call = translate(
+            event, classes, agent, lambda: hook_switches.runs_commands_unasked(agent, directory)
+        )
     except BadHookEvent as error:
         call, refusal = generic(event, "execute", agent), ToolValidationError(str(error))
     is_doubted = False

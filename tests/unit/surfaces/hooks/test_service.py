@@ -189,6 +189,30 @@ async def test_a_skill_is_left_to_the_agents_own_question_and_never_allowed(agen
         assert await answer("bypassPermissions", "2") == b"{}"
 
 
+@pytest.mark.parametrize(
+    ("rules", "decision"),
+    [
+        ({"permissions": {"allow": ["Bash(python3:*)"]}}, "deny"),
+        ({"permissions": {"allow": ["Read(**)", "Skill(x)"]}}, "deny"),
+        ({"permissions": {"allow": ["*"]}}, "deny"),
+        ({"permissions": []}, "deny"),
+        ({"sandbox": {"enabled": True, "autoAllowBashIfSandboxed": True}}, "deny"),
+        ({"permissions": {"allow": ["Read(src/**)", "WebFetch(domain:x)", "mcp__a__b"]}}, None),
+        ({"permissions": {"deny": ["Bash"]}}, None),
+    ],
+)
+async def test_a_skill_has_class_execute_if_rules_of_the_repository_answer_for_the_user(
+    agent: Agent, rules: Any, decision: str | None
+) -> None:
+    agent.hooks._directories.mode = Mode.READ
+    path = agent.workspace / ".claude/settings.local.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(rules))
+    event = json.loads(agent.event("Skill", skill="x")) | {"permission_mode": "default"}
+    answer = json.loads(await agent.service.submit("claude", json.dumps(event).encode()))
+    assert answer.get("hookSpecificOutput", {}).get("permissionDecision") == decision
+
+
 async def test_an_argument_that_is_not_known_refuses_the_call_and_is_recorded(agent: Agent) -> None:
     agent.hooks._directories.mode = Mode.WRITE
     answer = await agent.before("Bash", command="touch ok", environment={"PATH": "/evil"})
