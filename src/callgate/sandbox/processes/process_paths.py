@@ -85,6 +85,11 @@ def _walk(pid: int, base: bytes, raw: bytes, *, follow: bool) -> bytes:
             name = pending.pop()
             if name in (b"", b"."):
                 continue
+            if name in (b"self", b"thread-self") and _path(at) == b"/proc":
+                # Our own /proc: in that of another namespace it has another number, and to us
+                # this link leads nowhere.
+                at = _replaced(at, os.open(b"/proc/%d" % pid, _STEP))
+                continue
             target = None if name == b".." else _target(name, at)
             if target is None or (not pending and not follow):
                 if not pending and name != b"..":
@@ -95,9 +100,7 @@ def _walk(pid: int, base: bytes, raw: bytes, *, follow: bool) -> bytes:
             if links > _MOST_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             here = _path(at)
-            if here == b"/proc" and name in (b"self", b"thread-self"):
-                pending.append(b"%d" % pid)
-            elif here.startswith(b"/proc/"):  # a magic link, of the process that is named
+            if here.startswith(b"/proc/"):  # a magic link, of the process that is named
                 at = _replaced(at, os.open(name, os.O_PATH | os.O_CLOEXEC, dir_fd=at))
             else:
                 if target.startswith(b"/"):
