@@ -25,10 +25,15 @@ _COMMIT_HOOKS = {
     ".githooks",
     ".husky",
     ".lefthook",
-    ".lefthook.yml",
-    "lefthook.yml",
+    *(
+        f"{dot}lefthook{local}.{ending}"
+        for dot in ("", ".")
+        for local in ("", "-local")
+        for ending in ("yml", "yaml", "toml", "json", "jsonc")
+    ),
     ".overcommit.yml",
     ".pre-commit-config.yaml",
+    "prek.toml",
 }
 _SHELLS = {
     ".bashrc",
@@ -50,6 +55,8 @@ _SHELLS = {
     ".logout",
     "config.fish",
     ".envrc",  # direnv, on entering the directory
+    ".rvmrc",  # RVM, likewise
+    ".autoenv.zsh",
     ".xinitrc",
     ".xprofile",
     ".xsession",
@@ -65,7 +72,15 @@ _INTERPRETERS = {
     ".pdbrc",
     ".irbrc",
     ".pryrc",
+    ".rdbgrc",
+    ".byebugrc",
     ".rprofile",
+    ".octaverc",
+    ".ghci",
+    ".ocamlinit",
+    ".iex.exs",
+    ".erlang",
+    ".perldb",
     "sitecustomize.py",
     "usercustomize.py",
 }
@@ -77,6 +92,9 @@ _EDITORS = {
     ".devcontainer",  # initializeCommand runs on the host
     ".devcontainer.json",
     ".dir-locals.el",
+    ".dir-locals-2.el",
+    ".helix",
+    ".theia",
     ".exrc",
     ".vimrc",
     ".gvimrc",
@@ -109,15 +127,22 @@ _AGENTS = {
     ".kimi",
     "crush.json",
     ".crush.json",
+    ".kilocode",
+    ".junie",
+    ".augment",
+    ".trae",
 }
 _PACKAGES = {
     ".npmrc",  # script-shell, git: programs that npm runs
     ".yarnrc",
     ".yarnrc.yml",
     ".pnpmfile.cjs",
+    ".pnpmfile.mjs",
     "bunfig.toml",
     ".mise.toml",
     "mise.toml",
+    ".mise.local.toml",
+    "mise.local.toml",
     ".mise",
 }
 NAMES = frozenset().union(
@@ -134,6 +159,11 @@ PAIRS = frozenset(
         ".config/fish",
         ".config/git",
         ".config/nvim",
+        ".config/mise",
+        ".config/mise.toml",
+        ".config/lefthook.yml",
+        "mise/config.toml",
+        ".clinerules/hooks",
         ".config/systemd",
         ".github/hooks",  # of Copilot
         "library/launchagents",

@@ -31,7 +31,8 @@ NAMES = """
     .vibe/hooks.toml .kimi-code/config.toml .continue/config.json .windsurf/hooks.json .devcontainer/devcontainer.json
     .devcontainer.json .npmrc .yarnrc.yml .cargo/config.toml .config/nvim/init.lua .gitmodules .bashrc .exrc
     .github/hooks/x.json .copilot/mcp.json .aider.conf.yml .roo/mcp.json x.code-workspace sitecustomize.py .callgate/x
-    sub/.git/hooks/pre-commit
+    sub/.git/hooks/pre-commit .dir-locals-2.el lefthook-local.yaml .helix/languages.toml mise.local.toml .ocamlinit
+    .clinerules/hooks/x .kilocode/mcp.json
 """.split()
 WAYS = """
 import ctypes, json, os, shutil, sys
