@@ -20,13 +20,16 @@ from callgate.workspace.protected import ALLOWED, EXEMPT, runs_here
 DEPTH = 6
 """Levels of directories that are looked at, the root's own among them."""
 MOST_DIRECTORIES = 2_000
+MOST_LINKS = 2_000
+"""Names in one protected directory that are looked at for links."""
 
 _OURS = ".callgate"
 
 
 def protected_places(root: str) -> tuple[str, ...]:
-    """Absolute paths below a root, sorted. A protected link is left out, unless it stands for
-    a repository or for us: a link cannot be kept in its place, and its target is elsewhere."""
+    """Absolute paths below a root, sorted. Instead of a protected link its target is named, if it
+    is below the root: a link cannot be kept in its place. One for a repository or for us is named
+    itself."""
     found = {os.path.join(root, _OURS, "settings.toml"), *_found(root)}
     if os.path.join(root, _OURS) in found:
         found.discard(os.path.join(root, _OURS, "settings.toml"))
@@ -58,6 +61,7 @@ def _found(root: str) -> Iterator[str]:
             elif runs_here(inside):
                 if not entry.is_symlink() or entry.name in (".git", _OURS):
                     yield entry.path
+                yield from _targets(entry, root)
             elif is_directory and level < DEPTH and entry.name not in EXEMPT:
                 waiting.append((inside, level + 1))
 
@@ -76,6 +80,21 @@ def _around(directory: str, missing: set[str]) -> Iterator[str]:
     for entry in _entries(directory):
         if entry.name not in missing and not entry.is_symlink():
             yield entry.path
+
+
+def _targets(entry: os.DirEntry[str], root: str) -> Iterator[str]:
+    """What a protected link leads to, and the links in a protected directory."""
+    waiting, looked_at = [entry], 0
+    real = os.path.realpath(root)
+    while waiting and looked_at < MOST_LINKS:
+        each = waiting.pop()
+        looked_at += 1
+        if each.is_dir(follow_symlinks=False):
+            waiting += _entries(each.path)
+        elif each.is_symlink() and each.name not in (".git", _OURS):
+            target = os.path.realpath(each.path)
+            if target.startswith(real.rstrip("/") + "/") and os.path.exists(target):
+                yield os.path.join(root, os.path.relpath(target, real))
 
 
 def _elsewhere(file: str, root: str) -> Iterator[str]:

@@ -201,11 +201,25 @@ def test_names_that_run_code_later_are_found_beside_the_root_and_below(tmp_path:
     }
 
 
-def test_a_link_is_left_out_unless_it_stands_for_a_repository_or_for_us(tmp_path: Path) -> None:
+def test_a_link_that_stands_for_a_repository_or_for_us_is_named_itself(tmp_path: Path) -> None:
     make(tmp_path, "real/tasks.json")
-    for name in (".vscode", ".git", ".callgate"):
+    for name in (".git", ".callgate"):
         (tmp_path / name).symlink_to("real")
     assert places(tmp_path) == {".git", ".callgate"}
+
+
+def test_instead_of_another_link_its_target_in_the_workspace_is_named(tmp_path: Path) -> None:
+    make(tmp_path, "real/tasks.json", "skills/x/run.sh", ".claude/skills/x", ".claude/inner/x", "hooks.json")
+    for name, target in (
+        (".vscode", "real"),
+        (".idea", "missing"),
+        (".zed", "/etc"),
+        (".fleet", "."),
+        (".claude/commands", "../skills"),
+        (".claude/inner/hooks.json", "../../hooks.json"),
+    ):
+        (tmp_path / name).symlink_to(target)
+    assert places(tmp_path) == {".callgate/settings.toml", ".claude", "hooks.json", "real", "skills"}
 
 
 def test_a_directory_in_which_an_agent_creates_a_file_at_its_start_stays_open_for_it(tmp_path: Path) -> None:
