@@ -70,13 +70,16 @@ class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
     """Those of git that were renamed, so that git does not read them."""
     pipelines: tuple[str, ...] = ()
     """Files that a server executes after a push."""
+    rebases: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Unfinished rebases of git, with the commands that continuing them runs."""
     refused: tuple[str, ...] = ()
     """Files that the sandbox did not let it create or change."""
     unsearched: str = ""
     """Why there may be more; empty: there are none."""
 
     def __bool__(self) -> bool:
-        return any((self.files, self.git, self.pipelines, self.refused, self.unsearched))
+        found = (self.files, self.git, self.pipelines, self.rebases, self.refused)
+        return any((*found, self.unsearched))
 
     def lines(self) -> list[str]:
         """For a person, one line for each kind, with every path."""
@@ -101,6 +104,9 @@ class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.pipelines:
             lines.append(f"changed, and runs on a server after a push: {_named(self.pipelines)}")
+        for path, commands in self.rebases:
+            consequence = f"; continuing it runs: {_named(commands, '; ')}" if commands else ""
+            lines.append(f"a rebase is left unfinished: {sendable(path)}{consequence}")
         if self.unsearched:
             lines.append(f"files that are executed later may be missing here: {self.unsearched}")
         return lines
@@ -118,6 +124,7 @@ class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
             git=tuple((shown(path), settings) for path, settings in self.git),
             disabled=tuple(map(shown, self.disabled)),
             pipelines=tuple(map(shown, self.pipelines)),
+            rebases=tuple((shown(path), commands) for path, commands in self.rebases),
             refused=tuple(map(shown, self.refused)),
         )
 
@@ -131,8 +138,8 @@ def sendable(path: str) -> str:
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def _named(paths: tuple[str, ...]) -> str:
-    return ", ".join(map(sendable, paths))
+def _named(paths: tuple[str, ...], separator: str = ", ") -> str:
+    return separator.join(map(sendable, paths))
 
 
 NOTHING_LEFT = LeftBehind()

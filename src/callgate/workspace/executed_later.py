@@ -10,31 +10,41 @@ the refusal, and everything on a kernel that shows us no calls. A file belongs t
 inode changed since the run began; no program can set that time back. Changes of other programs in
 the same time are found as well.
 
+A directory that was moved or changed counts with everything in it, because a move leaves the times
+of the files as they are. A protected link counts if its target is new.
+
 A repository is recognised by its content, at any depth and under any name. Its configuration is
-read by git's rules (`git_settings`), also through links and through `.git` files. The whole tree is
-searched. If that takes too long, the result says so: nothing is left out silently.
+read by git's rules (`git_settings`), also through links and through `.git` files. If the run made
+the link, the age of the configuration does not matter. The whole tree is searched. If that takes
+too long, or a directory cannot be read, the result says so: nothing is left out silently.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
-from callgate.core.commands import DISABLED, LeftBehind
+from callgate.core.commands import DISABLED, LeftBehind, sendable
 from callgate.core.text import git_settings
-from callgate.workspace.git.protected_repositories import named_by, text_of
+from callgate.workspace.git.layout import REBASES
+from callgate.workspace.git.protected_repositories import OTHERS, named_by, text_of
 from callgate.workspace.protected import ALLOWED, EXEMPT, NAMES, PAIRS, PIPELINES, SUFFIXES
 
 MOST_SECONDS = 30.0
 """For one search. One of 100,000 names takes about half a second."""
 
+_COARSE_CLOCK = 5
+"""CLOCK_REALTIME_COARSE, which `time` does not name. The precise clock is some milliseconds ahead
+of the times of new inodes."""
 _CONFIGS = ("config", "config.worktree")
-_OTHER_REPOSITORIES = frozenset({".hg", ".svn", ".bzr", ".jj"})
-_NOT_ENTERED = _OTHER_REPOSITORIES | {".git"}
+_NOT_ENTERED = frozenset({*OTHERS, ".git"})
+_HARMLESS = frozenset({"requires"})
+"""Files of other repositories that each new one has, and that name no program."""
 _GIT_DATA = frozenset({"objects", "refs", "logs", "lfs", "rr-cache", "reftable", "info"})
 _FIRSTS = frozenset(pair.partition("/")[0] for pair in PAIRS)
 _CHECKED_EVERY = 256
@@ -42,7 +52,7 @@ _CHECKED_EVERY = 256
 
 def now() -> int:
     """The time by the clock that the kernel stamps inodes with, in nanoseconds."""
-    clock = getattr(time, "CLOCK_REALTIME_COARSE", time.CLOCK_REALTIME)
+    clock = _COARSE_CLOCK if sys.platform == "linux" else time.CLOCK_REALTIME
     return time.clock_gettime_ns(clock)
 
 
@@ -51,23 +61,30 @@ def search(
     began: int,
     known: Sequence[str] = (),
     *,
+    writable: Sequence[str] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> LeftBehind:
-    """Search directories after a run. `known`: paths that it could not change. Blocks."""
-    found = _Search(began, known, clock)
-    for root in dict.fromkeys(map(os.path.realpath, roots)):
+    """Search directories after a run. `known`: paths that it could not change. `writable`: further
+    directories that it could write, where repositories are looked at if one below a root names
+    them. Blocks."""
+    searched = tuple(dict.fromkeys(map(os.path.realpath, roots)))
+    found = _Search(began, known, (*searched, *writable), clock)
+    for root in searched:
         found.walk(root)
     return LeftBehind(
         files=tuple(sorted(found.files)),
         git=tuple((path, found.git[path]) for path in sorted(found.git)),
         pipelines=tuple(sorted(found.pipelines)),
-        unsearched=found.unsearched,
+        rebases=tuple(sorted(found.rebases.items())),
+        unsearched=found.unsearched or found.unreadable(),
     )
 
 
-def take_stock(roots: Iterable[str], began: int, known: Sequence[str] = ()) -> LeftBehind:
+def take_stock(
+    roots: Iterable[str], began: int, known: Sequence[str] = (), writable: Sequence[str] = ()
+) -> LeftBehind:
     """Search directories after a run, and disable what git would run. Blocks."""
-    return disable(search(roots, began, known))
+    return disable(search(roots, began, known, writable=writable))
 
 
 def disable(left: LeftBehind) -> LeftBehind:
@@ -85,14 +102,23 @@ def disable(left: LeftBehind) -> LeftBehind:
 
 
 class _Search:
-    def __init__(self, began: int, known: Sequence[str], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        began: int,
+        known: Sequence[str],
+        writable: Sequence[str],
+        clock: Callable[[], float],
+    ) -> None:
         self._began = began
+        self._writable = writable
         self._known = tuple(path.rstrip("/") for path in known)
         self._clock = clock
         self._deadline = clock() + MOST_SECONDS
         self._count = 0
-        self._repositories: set[str] = set()
+        self._repositories: set[tuple[str, bool]] = set()
+        self._unreadable: list[str] = []
         self.files: list[str] = []
+        self.rebases: dict[str, tuple[str, ...]] = {}
         self.pipelines: list[str] = []
         self.git: dict[str, tuple[str, ...]] = {}
         self.unsearched = ""
@@ -103,9 +129,11 @@ class _Search:
             directory, is_exempt = waiting.pop()
             entries = {entry.name: entry for entry in self._entries(directory)}
             if _is_repository(entries):
-                self._look_at_repository(directory, root)
+                self._look_at_repository(directory)
             if ".git" in entries:
-                self._look_at_git(entries[".git"], root)
+                self._look_at_git(entries[".git"])
+            for name in OTHERS.keys() & entries.keys():
+                self._look_at_other(entries[name])
             protected = () if is_exempt else _protected(directory, entries)
             for name in protected:
                 self._add(entries[name], self.files)
@@ -118,66 +146,120 @@ class _Search:
                 if is_entered and entry.is_dir(follow_symlinks=False):
                     waiting.append((entry.path, is_exempt or name in EXEMPT))
 
+    def unreadable(self) -> str:
+        named = ", ".join(sorted(map(sendable, self._unreadable)))
+        return f"{named} cannot be read" if named else ""
+
     def _add(self, entry: os.DirEntry[str], found: list[str]) -> None:
         """A directory as a whole, if nothing in it is older than the run."""
         if not entry.is_dir(follow_symlinks=False):
-            if self._is_new(entry.path):
+            if self._is_new(entry.path) or self._leads_to_new(entry.path):
                 found.append(entry.path)
             return
         files = list(self._files(entry.path))
-        new = [path for path in files if self._is_new(path)]
+        new = [path for path, is_new in files if is_new]
         if new and len(new) == len(files):
             found.append(entry.path)
         else:
             found += new
 
-    def _files(self, directory: str) -> Iterator[str]:
+    def _files(self, directory: str) -> Iterator[tuple[str, bool]]:
+        """The files below a directory, and whether each is new there."""
+        is_new = self._is_new(directory)
         for entry in self._entries(directory):
             if entry.is_dir(follow_symlinks=False):
                 yield from self._files(entry.path)
             elif "/".join(entry.path.split("/")[-2:]) not in ALLOWED:
-                yield entry.path
+                yield (
+                    entry.path,
+                    self._is_new(entry.path, moved=is_new) or self._leads_to_new(entry.path),
+                )
 
-    def _look_at_git(self, entry: os.DirEntry[str], root: str) -> None:
+    def _leads_to_new(self, link: str) -> bool:
+        """Whether it is a link to something that the run created or changed."""
+        if not os.path.islink(link):
+            return False
+        target = os.path.realpath(link)
+        if not any(_is_below(target, each) for each in self._writable):
+            return False
+        if not os.path.isdir(target):
+            return self._is_new(target)
+        waiting = [target]
+        while waiting:
+            for entry in self._entries(waiting.pop()):
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                elif self._is_new(entry.path):
+                    return True
+        return False
+
+    def _look_at_git(self, entry: os.DirEntry[str]) -> None:
         """A repository's own directory, a link to one, or a file that names one."""
-        target: str | None = os.path.realpath(entry.path)
-        if entry.is_file(follow_symlinks=False):
-            target = named_by(entry.path)
-        if target is not None and os.path.isdir(target) and _is_below(target, root):
-            self._look_at_repository(target, root)
-
-    def _look_at_repository(self, directory: str, root: str) -> None:
-        if directory in self._repositories:
+        if entry.is_dir(follow_symlinks=False):
+            self._look_at_repository(entry.path)
             return
-        self._repositories.add(directory)
+        is_file = entry.is_file(follow_symlinks=False)
+        target = named_by(entry.path) if is_file else os.path.realpath(entry.path)
+        if target is not None:
+            self._look_at_repository(target, is_new=self._is_new(entry.path))
+
+    def _look_at_repository(self, directory: str, *, is_new: bool = False) -> None:
+        """`is_new`: the run made it one, whatever the age of its files."""
+        is_ours = any(_is_below(directory, each) for each in self._writable)
+        if (directory, is_new) in self._repositories or not is_ours:
+            return
+        self._repositories.add((directory, is_new))
         for name in _CONFIGS:
             path = os.path.join(directory, name)
-            if self._is_new(path, follow=True) and (names := git_settings.unsafe(text_of(path))):
+            if not self._is_new(path, follow=True, moved=is_new):
+                continue
+            if names := git_settings.unsafe(text_of(path)):
                 self.git[path] = tuple(names)
-        for path in self._files(os.path.join(directory, "hooks")):
-            if not path.endswith((".sample", DISABLED)) and self._is_new(path, follow=True):
+        for path, is_moved in self._files(os.path.join(directory, "hooks")):
+            is_hook = not path.endswith((".sample", DISABLED))
+            if is_hook and self._is_new(path, follow=True, moved=is_new or is_moved):
                 self.git[path] = ()
-        common = text_of(os.path.join(directory, "commondir")).strip("\n")
-        target = os.path.realpath(os.path.join(directory, common))
-        if common and os.path.isdir(target) and _is_below(target, root):
-            self._look_at_repository(target, root)
+        self._look_at_rebases(directory)
+        common = os.path.join(directory, "commondir")
+        if named := text_of(common).strip("\n"):
+            target = os.path.realpath(os.path.join(directory, named))
+            self._look_at_repository(target, is_new=is_new or self._is_new(common))
         for parent in ("modules", "worktrees"):
-            self._look_below(os.path.join(directory, parent), root)
+            self._look_below(os.path.join(directory, parent))
 
-    def _look_below(self, directory: str, root: str) -> None:
+    def _look_at_rebases(self, directory: str) -> None:
+        """A rebase that the run began or changed, and did not finish."""
+        for name in REBASES:
+            state = os.path.join(directory, name)
+            todo = os.path.join(state, "git-rebase-todo")
+            if os.path.isdir(state) and (self._is_new(state) or self._is_new(todo)):
+                lines = text_of(todo).splitlines() if os.path.realpath(todo) == todo else []
+                self.rebases[state] = tuple(
+                    line for line in lines if line.split(maxsplit=1)[:1] in (["x"], ["exec"])
+                )
+
+    def _look_at_other(self, entry: os.DirEntry[str]) -> None:
+        """Files by which a repository that is none of git's runs programs."""
+        moved = self._is_new(entry.path)
+        for name in OTHERS[entry.name]:
+            path = os.path.join(entry.path, name)
+            if name not in _HARMLESS and self._is_new(path, follow=True, moved=moved):
+                self.files.append(path)
+
+    def _look_below(self, directory: str) -> None:
         """Repositories of submodules, whose names may have slashes, and of worktrees."""
         for entry in self._entries(directory):
             if not entry.is_dir(follow_symlinks=False) or entry.name in _GIT_DATA:
                 continue
             names = {each.name for each in self._entries(entry.path)}
             if _is_repository(names) or not names.isdisjoint((*_CONFIGS, "HEAD", "commondir")):
-                self._look_at_repository(entry.path, root)
+                self._look_at_repository(entry.path)
             else:
-                self._look_below(entry.path, root)
+                self._look_below(entry.path)
 
-    def _is_new(self, path: str, *, follow: bool = False) -> bool:
+    def _is_new(self, path: str, *, follow: bool = False, moved: bool = False) -> bool:
         """Whether it was created or changed since the run began. `follow`: or what a link in its
-        place leads to."""
+        place leads to. `moved`: it came to its place since then, however old it is."""
         if any(_is_below(path, each) for each in self._known):
             return False
         try:
@@ -186,7 +268,7 @@ class _Search:
                 facts = max(facts, os.stat(path), key=lambda each: each.st_ctime_ns)
         except OSError:
             return False
-        return facts.st_ctime_ns >= self._began
+        return moved or facts.st_ctime_ns >= self._began
 
     def _entries(self, directory: str) -> list[os.DirEntry[str]]:
         self._count += 1
@@ -197,7 +279,11 @@ class _Search:
         try:
             with os.scandir(directory) as entries:
                 return list(entries)
-        except OSError:  # gone, a link, or closed to us: git cannot read it as our user either
+        except PermissionError:
+            if _opens_by_name(directory):
+                self._unreadable.append(directory)
+            return []
+        except OSError:  # gone, or a link
             return []
 
 
@@ -215,6 +301,15 @@ def _protected(directory: str, names: Collection[str]) -> set[str]:
 def _is_repository(names: Collection[str]) -> bool:
     """Whether git may take a directory with these names for a repository, or for a part of one."""
     return ("objects" in names and "refs" in names) or ("HEAD" in names and "commondir" in names)
+
+
+def _opens_by_name(directory: str) -> bool:
+    """Whether files in a directory of ours can be opened although it cannot be listed."""
+    try:
+        facts = os.lstat(directory)
+    except OSError:
+        return False
+    return facts.st_uid == os.geteuid() and bool(facts.st_mode & stat.S_IXUSR)
 
 
 def _is_below(path: str, root: str) -> bool:

@@ -82,6 +82,11 @@ def test_a_setting_that_may_run_a_program_is_not_inert(name: str) -> None:
         ('[submodule "x"]\nupdate = rebase\n', []),
         ('[submodule "x"]\nupdate = !./x\n', ["submodule.x.update"]),
         ('[remote "o"]\nurl = ext::sh -c ./x\n', ["remote.o.url"]),
+        (
+            '[branch "m"]\nremote = x::y\npushRemote = x::y\ndescription = a::b\n',
+            ["branch.m.pushremote", "branch.m.remote"],
+        ),
+        ("[remote]\npushDefault = x::y\n", ["remote.pushdefault"]),
         ("[core]\nworktree = ../../sub\n", []),
         ("[core]\nworktree = /home\n", ["core.worktree"]),
         ("[color]\nui = auto\n[advice]\nx = false\n", []),

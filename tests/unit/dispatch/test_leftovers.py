@@ -66,7 +66,7 @@ CASES = {
     ),
     "one whose configuration comes first": (
         "mkdir e; echo '[core] sshCommand = ./x' > e/config; mkdir e/objects e/refs; echo x > e/HEAD",
-        [disabled("e/config", "core.sshcommand")],
+        [refused("e/HEAD"), disabled("e/config", "core.sshcommand")],
     ),
     "one that is moved to its place": (
         "mkdir -p e/objects/x d; echo '[alias] st = !./x' > e/config; mv e d/.git",
@@ -102,6 +102,28 @@ CASES = {
         f"{PLANT}.vscode/tasks.json; git commit -qm x; git checkout -q -- .vscode",
         [later(".vscode")],
     ),
+    "files that git moves to a protected name": ("git mv old .fleet", [later(".fleet")]),
+    "files behind a link whose target was missing": (
+        "mkdir -p shown/zed; echo x > shown/zed/tasks.json",
+        [later(".zed")],
+    ),
+    "files behind a link": ("echo evil > real/tasks.json; test $(cat real/tasks.json) = x || echo > .envrc", []),
+    "a repository of another kind": (
+        "mkdir -p e/.hg f/.jj/repo; echo '[hooks]' > e/.hg/hgrc; echo > e/.hg/requires; echo > f/.jj/repo/config.toml",
+        [later("e/.hg/hgrc", "f/.jj/repo/config.toml")],
+    ),
+    "a remote that is a program": (
+        "git init -q evil; git -C evil config branch.main.remote x::y",
+        [refused("evil/.git/config")],
+    ),
+    "old configuration that becomes a repository's": (
+        "mkdir dotgit/objects dotgit/refs; echo ref: refs/heads/x > dotgit/HEAD",
+        [refused("dotgit/HEAD")],
+    ),
+    "an old repository that a new file names": (
+        "mkdir sub; echo 'gitdir: ../a/b/c/d/e/f/g/h/store' > sub/.git",
+        [disabled("a/b/c/d/e/f/g/h/store/config", "core.fsmonitor")],
+    ),
     "what a server runs": (
         "mkdir -p .github/workflows; echo > .github/workflows/new.yml; echo x >> .gitlab-ci.yml",
         ["[changed, and runs on a server after a push: .github/workflows, .gitlab-ci.yml]"],
@@ -130,7 +152,18 @@ def workspace() -> Iterator[Path]:
         deep.mkdir(parents=True)
         (deep / ".envrc").write_text("x\n")
         (workspace / ".gitlab-ci.yml").write_text("x\n")
-        script = f"{WHO} git init -qb main; echo 1 > one; git add one; git commit -qm one"
+        for name in ("old/tasks.json", "real/tasks.json", "shown/x"):
+            (workspace / name).parent.mkdir()
+            (workspace / name).write_text("x\n")
+        for repository in (workspace / "dotgit", deep / "store"):
+            repository.mkdir()
+            (repository / "config").write_text("[core]\nfsmonitor = ./x\n")
+        for name in ("store/objects", "store/refs"):
+            (deep / name).mkdir()
+        (deep / "store/HEAD").write_text("ref: refs/heads/x\n")
+        (workspace / ".zed").symlink_to("shown/zed")
+        (workspace / ".idea").symlink_to("real")
+        script = f"{WHO} git init -qb main; echo 1 > one; git add one old; git commit -qm one"
         subprocess.run(["/bin/bash", "-c", script], cwd=workspace, check=True)
         yield workspace
 

@@ -109,7 +109,7 @@ def _run(jail: Jail, command: Command) -> int:
     """Run the program, and say what it left to be executed later, however it ended."""
     began = now()
     code, not_created = _run_at_terminal(jail, command)
-    left = take_stock(_searched(jail), began, jail.protected)
+    left = take_stock(_searched(jail), began, jail.protected, jail.writable)
     _show_left(msgspec.structs.replace(left, refused=tuple(sorted(not_created))), jail)
     return code
 
@@ -170,7 +170,8 @@ async def _run_proxied(around: Sandbox, jail: Jail, command: Command) -> int:
     began = now()
     async with await launcher.start(with_stdin, show) as running:
         ended = await running.wait()
-    left = await asyncio.to_thread(take_stock, _searched(jail), began, jail.protected)
+    known, writable = jail.protected, jail.writable
+    left = await asyncio.to_thread(take_stock, _searched(jail), began, known, writable)
     _show_left(msgspec.structs.replace(left, refused=ended.left.refused), jail)
     if ended.code is not None:
         return ended.code

@@ -77,6 +77,8 @@ _INERT: dict[str, frozenset[str]] = {
     "color": frozenset({_ANY}),
     "advice": frozenset({_ANY}),
 }  # fmt: skip
+_WITH_ADDRESSES = frozenset({"remote", "branch", "submodule"})
+"""Sections whose values name remotes; git takes an address for any of them."""
 _UPDATES = frozenset({"checkout", "rebase", "merge", "none"})
 _OFF = frozenset({"false", "no", "off", "0", ""})
 
@@ -109,7 +111,8 @@ def _is_inert(section: str, name: str, value: str) -> bool:
         return value in _UPDATES  # `!command` is run
     if (section, name) == ("core", "worktree"):
         return not value.startswith(("/", "~"))  # elsewhere: files of other directories
-    return not (name in ("url", "pushurl") and "::" in value)  # a transport by its program
+    is_address = section in _WITH_ADDRESSES and name != "description"
+    return not (is_address and "::" in value)  # a transport by its program
 
 
 def settings(text: str, *, strict: bool = False) -> Iterator[Setting]:

@@ -158,7 +158,7 @@ def _search(jail: Jail, began: int) -> asyncio.Future[LeftBehind]:
     names = jail.names
     roots = () if names is None else tuple(r for r in names.roots if r in jail.writable)
     loop = asyncio.get_running_loop()
-    return loop.run_in_executor(None, take_stock, roots, began, jail.protected)
+    return loop.run_in_executor(None, take_stock, roots, began, jail.protected, jail.writable)
 
 
 def _report(searched: asyncio.Future[LeftBehind]) -> None:

@@ -32,6 +32,8 @@ OPEN, LINK, SYMLINK, RENAME, NODE = "open", "link", "symlink", "rename", "node"
 _CONFIGS = frozenset({b"config", b"config.worktree"})
 _SIGNS = (b"HEAD", b"objects", b"refs", b"commondir")
 """Two of them make a directory one that git may take for a repository."""
+_MAKES_REPOSITORY = frozenset({b"head", b"commondir"})
+"""Without one of them git takes no directory for a repository. Small letters."""
 _DATA = frozenset({b"refs", b"logs", b"objects", b"reftable", b"lfs"})
 _OTHER_REPOSITORIES = frozenset({b".hg", b".svn", b".bzr", b".jj"})
 _LARGEST_CONFIG = 1 << 20
@@ -67,6 +69,8 @@ class Creations:
             return self._in_git(names, kind, path, source)
         if names[-1] in _CONFIGS and _looks_like_repository(os.path.dirname(path)):
             return _configures(kind, source)
+        if names[-1] in _MAKES_REPOSITORY and not os.path.lexists(path):
+            return _is_unsafe(os.path.dirname(path))
         if not self._is_protected(names) and not self._makes_pair(names, kind, source):
             return False
         is_allowed = kind == OPEN and b"/".join(names[-2:]) in self._allowed
@@ -77,6 +81,7 @@ class Creations:
             not self._names.isdisjoint(names)
             or not self._firsts.isdisjoint(names)
             or names[-1] in _CONFIGS
+            or names[-1] in _MAKES_REPOSITORY
             or names[-1].endswith(self._suffixes)
         )
 
@@ -168,9 +173,11 @@ def _has_hooks(directory: bytes) -> bool:
 
 
 def _listed(directory: bytes) -> list[bytes]:
+    """The names in a directory; none if there is none. One that cannot be read is an error, by
+    which the call fails."""
     try:
         return os.listdir(directory)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 
