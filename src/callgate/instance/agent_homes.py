@@ -1,6 +1,7 @@
 """The directories of an agent in the user's home, as the agent finds them in the sandbox.
 
     sessions, logs        the user's own, writable; in modes `read` and `none` a copy
+    scripts among them    those of the run get another name after it
     logins                a copy; after the run its values are saved (`agent_logins`)
     private names         empty, or a copy; discarded after the run
     everything else       the user's own, read-only
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import glob
 import logging
 import os
 import shutil
@@ -26,7 +28,7 @@ from typing import Self
 
 import msgspec
 
-from callgate.core.commands import Command, Exit, Launcher, OnOutput, Running
+from callgate.core.commands import DISABLED, Command, Exit, Launcher, OnOutput, Running
 from callgate.core.directories import make_private_directory
 from callgate.core.errors import ToolError
 from callgate.core.sessions import Root
@@ -65,6 +67,8 @@ class _Record(msgspec.Struct, frozen=True):
     copies: list[_Copy]
     persistent: list[str]
     """Directories of the user's that the run could write."""
+    scripts: list[str] = []
+    """Patterns of directories in them."""
 
 
 class HomeView:
@@ -182,6 +186,7 @@ class _Assembly:
         self._count = 0
         self._copies: list[_Copy] = []
         self._persistent: list[str] = []
+        self._scripts: list[str] = []
         self.roots: list[Root] = []
         self.replacements: list[Replacement] = []
         self.environment: dict[str, str] = {}
@@ -207,6 +212,8 @@ class _Assembly:
         if entry.persistent == (".",) and self._persists:
             self.mount_persistent(place, place)
             return
+        if self._persists:
+            self._scripts += (os.path.join(glob.escape(place), each) for each in entry.scripts)
         tree = self._new_directory()
         self.replacements.append(Replacement(place, tree, writable=True))
         _Directory(self, entry, place, tree, home if is_own else None).fill("")
@@ -250,7 +257,8 @@ class _Assembly:
 
     def write_record(self) -> None:
         with open(os.path.join(self._scratch, _RECORD), "xb", opener=_private) as file:
-            file.write(msgspec.json.encode(_Record(self._copies, self._persistent)))
+            record = _Record(self._copies, self._persistent, self._scripts)
+            file.write(msgspec.json.encode(record))
 
 
 class _Directory:
@@ -418,6 +426,9 @@ def _finish(scratch: str) -> None:
         record, started = _Record([], []), 0
     for directory in record.persistent:
         _remove_links(directory, started)
+    for pattern in record.scripts:
+        for directory in glob.iglob(pattern, include_hidden=True):
+            _rename_scripts(directory, started)
     for each in _with_new_files(record.copies):
         directory = os.path.dirname(each.path)
         if os.path.realpath(directory) != directory:
@@ -442,6 +453,18 @@ def _remove_links(root: str, started: int) -> None:
                     os.unlink(path)
             except OSError as error:
                 _log.warning("The link %s was not removed: %s", path, error)
+
+
+def _rename_scripts(root: str, started: int) -> None:
+    """Give the new files in a directory a name by which no agent executes them."""
+    for directory, _, files in os.walk(root):
+        for name in files:
+            path = os.path.join(directory, name)
+            try:
+                if not name.endswith(DISABLED) and os.lstat(path).st_ctime_ns >= started:
+                    os.rename(path, path + DISABLED)
+            except OSError as error:
+                _log.warning("The script %s was not renamed: %s", path, error)
 
 
 def _with_new_files(copies: list[_Copy]) -> Iterator[_Copy]:

@@ -51,6 +51,9 @@ class AgentHome(msgspec.Struct, frozen=True, kw_only=True):
     """Directories of sessions, logs and caches, without anything that is executed."""
     persistent_files: tuple[str, ...] = ()
     """Single files of that kind, which the agent appends to."""
+    scripts: tuple[str, ...] = ()
+    """Directories of scripts and skills among the sessions, as patterns. Their new files get
+    another name after a run, which the agent does not look for."""
     logins: tuple[Login, ...] = ()
     private: tuple[str, ...] = ()
     """Directories that start empty and files that start as copies; their changes are discarded."""
@@ -86,6 +89,7 @@ _ANTHROPIC = KnownAgent(
             persistent=("projects", "todos", "tasks", "file-history", "plans", "debug",
                    "paste-cache", "image-cache"),
             persistent_files=("history.jsonl",),
+            scripts=("projects/*/*/workflows/scripts",),
             logins=(
                 Login(
                     ".credentials.json",
@@ -168,6 +172,7 @@ _GEMINI = KnownAgent(
             variable="GEMINI_CLI_HOME",
             below=".gemini",
             persistent=("tmp",),
+            scripts=("tmp/*/memory/skills", "tmp/*/memory/.inbox"),
             logins=(
                 Login("oauth_creds.json", _OAUTH),
                 Login("google_accounts.json", ("active", "old")),
@@ -202,6 +207,7 @@ _QWEN = KnownAgent(
             variable="QWEN_HOME",
             persistent=("projects", "tmp", "todos", "debug", "logs", "usage"),
             persistent_files=("usage_record.jsonl",),
+            scripts=("projects/*/workflows/generated",),
             logins=(Login("oauth_creds.json", _OAUTH),),
             private=("history", "tmp/bin", "installation_id", "extension-store", "cache",
                      "output-language.md"),

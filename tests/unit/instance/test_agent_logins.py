@@ -12,6 +12,7 @@ import pytest
 from callgate.instance.agent_homes import open_view
 from callgate.instance.agent_logins import LARGEST, merge, save, text_of
 from callgate.instance.known_agents import KNOWN, Login
+from callgate.workspace.executed_later import now
 
 LOGINS = {
     (name, login.file): login
@@ -133,3 +134,24 @@ def test_new_files_of_a_directory_of_logins_are_saved_but_no_link(tmp_path: Path
         (tree / "credentials").rename(tree / "away")
         (tree / "credentials").symlink_to(secrets)
     assert [each.name for each in (person / ".kimi-code/credentials").iterdir()] == ["kimi.json"]
+
+
+@pytest.mark.parametrize(
+    ("agent", "directory"),
+    [
+        ("claude", ".claude/projects/-work/session/workflows/scripts"),
+        ("gemini", ".gemini/tmp/work/memory/skills/x"),
+        ("qwen", ".qwen/projects/-work/workflows/generated/inline"),
+    ],
+)
+def test_new_scripts_among_the_sessions_get_another_name(tmp_path: Path, agent: str, directory: str) -> None:
+    home, workspace = tmp_path / "home", tmp_path / "work"
+    scripts = home / directory
+    scripts.mkdir(parents=True)
+    workspace.mkdir()
+    (scripts / "old.js").write_text("x")
+    while now() <= (scripts / "old.js").stat().st_ctime_ns:
+        pass
+    with open_view(KNOWN[agent], str(home), {}, str(tmp_path / "gate"), workspace=str(workspace), persists=True):
+        (scripts / "new.js").write_text("x")
+    assert sorted(each.name for each in scripts.iterdir()) == ["new.js.disabled-by-callgate", "old.js"]
