@@ -202,6 +202,20 @@ async def test_agents_of_two_directories_do_not_update_each_others_sessions(
         assert one.wire[before:] == []
 
 
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "vscode://x/y", "JavaScript:x()", " https://a.example", 7])
+async def test_a_question_opens_no_address_but_that_of_a_page(opened: Open, workspace: Path, url: Any) -> None:
+    async with opened() as editor:
+        talk = await editor.new(workspace)
+        talk.answers["elicitation/create"] = lambda given: {"action": "accept"}
+        params = {"mode": "url", "elicitationId": "x", "message": "sign in"}
+        [answer] = await play(talk, {"ask": "elicitation/create", "params": {**params, "url": url}})
+        assert answer["error"]["code"] == -32602
+        [answer] = await play(
+            talk, {"ask": "elicitation/create", "params": {**params, "url": "https://login.example/x"}}
+        )
+        assert answer["result"] == {"action": "accept"}
+
+
 async def test_an_update_before_the_session_is_answered_reaches_the_editor(opened: Open, workspace: Path) -> None:
     async with opened(env={"SCRIPTED_EARLY": "soon"}) as editor:
         await editor.ask("session/new", {"cwd": str(workspace), "mcpServers": []})

@@ -210,6 +210,23 @@ async def test_what_the_agent_changes_by_itself_is_recorded(opened: Open, home: 
     assert (record["tool"], record["args"]) == ("agent_turn", '{"agent":"scripted","changes":2}')
 
 
+async def test_files_that_are_executed_later_are_found_in_every_directory_of_the_session(
+    opened: Open, home: Path, workspace: Path, tmp_path: Path
+) -> None:
+    more = tmp_path / "more"
+    more.mkdir()
+    checkout = (
+        f"cd {more}; git init -q; h=$(echo x | git hash-object -w --stdin); "
+        "git update-index --add --cacheinfo 100644,$h,.vscode/tasks.json; git checkout-index -a"
+    )
+    async with opened() as editor:
+        talk = await editor.new(workspace, additionalDirectories=[str(more)])
+        await play(talk, {"run": checkout})
+    assert (more / ".vscode/tasks.json").exists()
+    [record] = records(home)
+    assert f"executed later without a question: {more}/.vscode" in record["result"]
+
+
 async def test_a_change_that_the_agent_was_allowed_can_be_undone(opened: Open, home: Path, workspace: Path) -> None:
     path = workspace / "a"
     path.write_text("old\n")

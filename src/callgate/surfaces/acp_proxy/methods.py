@@ -56,6 +56,15 @@ def passes_from_agent(method: str, extensions: Iterable[str], *, is_request: boo
     return any(compile_tokens(parse_wildcards(each))(method) for each in extensions)
 
 
+def opens_program(params: Any) -> bool:
+    """Whether an editor that opens the address of a question starts another program than a
+    browser: `file:`, `vscode:` and the like."""
+    url = params.get("url") if isinstance(params, dict) else None
+    if url is None:
+        return False
+    return not isinstance(url, str) or not url.lower().startswith(("https://", "http://"))
+
+
 def is_update(params: Any) -> bool:
     """Whether the parameters of `session/update` have a known kind and name their card, if any,
     as the protocol does."""

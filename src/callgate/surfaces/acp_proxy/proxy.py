@@ -267,7 +267,8 @@ class Proxy:
             },
         )
         workspace = session.session.workspace
-        left = await asyncio.to_thread(executed_later.search, (workspace,), began)
+        more = (root.path for root in session.session.extra_roots if root.writable)
+        left = await asyncio.to_thread(executed_later.search, (workspace, *more), began)
         left = left.below((os.path.realpath(workspace),))
         left = msgspec.structs.replace(
             left,
@@ -310,6 +311,8 @@ class Proxy:
         handler = HANDLERS.get(method)
         if handler is None and not self._passes(method, is_request=True):
             raise _unknown("agent", method)
+        if handler is None and methods.opens_program(params):
+            raise RpcError(INVALID_PARAMS, "the address of a question must begin with https://")
         session = self._session_of(agent, params)
         if handler is None and (session is not None or session_id_of(params) is None):
             return await self._editor.request(method, params)
