@@ -26,6 +26,8 @@ class _Wrapper(msgspec.Struct, frozen=True):
     """Its options with a value, as letters."""
     operands: int = 0
     """Words between the options and the command, such as timeout's duration."""
+    reads_text: bool = False
+    """Its operands are text for a shell: `x=1; ls` is no assignment before a command."""
 
 
 _WRAPPERS = {
@@ -66,18 +68,18 @@ _WRAPPERS = {
     "dumb-init": _Wrapper(),
 }
 _JOINING = {
-    "eval": _Wrapper(),
-    "watch": _Wrapper("bcdeghprtwx", "nq"),
-    "ssh": _Wrapper("46AaCfGgKkMNnqsTtVvXxYy", "BbcDEeFIiJLlmOoPpQRSWw", operands=1),
-    "trap": _Wrapper(),
+    "eval": _Wrapper(reads_text=True),
+    "watch": _Wrapper("bcdeghprtwx", "nq", reads_text=True),
+    "ssh": _Wrapper("46AaCfGgKkMNnqsTtVvXxYy", "BbcDEeFIiJLlmOoPpQRSWw", 1, reads_text=True),
+    "trap": _Wrapper(reads_text=True),
 }
 """Their words are put together and read by a shell once more."""
 _TEXT_AFTER_C = frozenset(
     {"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "rbash", "fish", "csh", "tcsh"}
     | {"su", "runuser", "script", "flock"}
 )
-_SHELLS = _TEXT_AFTER_C - {"su", "runuser", "script", "flock"}
-_SHELL_OPTIONS = _Wrapper("abefhiklmnprstuvxBCEHPTc", "oO")
+SHELLS = _TEXT_AFTER_C - {"su", "runuser", "script", "flock"}
+_SHELL_OPTIONS = _Wrapper("abefhiklmnprstuvxBCEHPTc", "oO", reads_text=True)
 _ACTIONS = {
     "find": frozenset({"-exec", "-execdir", "-ok", "-okdir"}),
     "fd": frozenset({"-x", "-X", "--exec", "--exec-batch"}),
@@ -95,7 +97,7 @@ def commands_within(segment: Segment) -> Iterator[tuple[str, ...]]:
             search.add(inner, inputs)
         for text in _texts(program, argv):
             search.add_text(text)
-        if program in _SHELLS:
+        if program in SHELLS:
             for text in inputs:
                 search.add_text(text)
 
@@ -160,8 +162,12 @@ def _actions(argv: tuple[str, ...], actions: frozenset[str]) -> Iterator[tuple[s
         yield argv[start:]
 
 
-def _texts(program: str, argv: tuple[str, ...]) -> Iterator[str]:
+def texts_within(argv: tuple[str, ...]) -> Iterator[str]:
     """The words of a command that a shell will read as a command line."""
+    return _texts(program_name(argv[0]) if argv else "", argv)
+
+
+def _texts(program: str, argv: tuple[str, ...]) -> Iterator[str]:
     joining = _JOINING.get(program)
     if joining is not None:
         for start in _starts(argv, joining):
@@ -181,7 +187,7 @@ def _texts(program: str, argv: tuple[str, ...]) -> Iterator[str]:
 
 
 def _texts_after_c(program: str, argv: tuple[str, ...]) -> Iterator[str]:
-    if program not in _SHELLS:
+    if program not in SHELLS:
         for at, word in enumerate(argv[:-1]):
             if word in ("-c", "--command", "--session-command"):
                 yield argv[at + 1]
@@ -207,7 +213,7 @@ def _starts(argv: tuple[str, ...], wrapper: _Wrapper) -> Iterator[int]:
             yield from _start_after_options(argv, at + 1, wrapper)
             continue
         if len(word) < 2 or word[0] not in "-+":
-            if not _is_assignment(word):
+            if wrapper.reads_text or not _is_assignment(word):
                 yield at
                 continue
             steps: tuple[int, ...] = (1,)
@@ -220,7 +226,7 @@ def _starts(argv: tuple[str, ...], wrapper: _Wrapper) -> Iterator[int]:
 
 
 def _start_after_options(argv: tuple[str, ...], at: int, wrapper: _Wrapper) -> Iterator[int]:
-    while at < len(argv) and _is_assignment(argv[at]):
+    while at < len(argv) and not wrapper.reads_text and _is_assignment(argv[at]):
         at += 1
     if at + wrapper.operands < len(argv):
         yield at
