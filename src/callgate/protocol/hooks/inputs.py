@@ -97,15 +97,28 @@ def paths_in(input: Mapping[str, Any]) -> Iterator[str]:
     while pending:
         name, is_path, value = pending.pop()
         if isinstance(value, Mapping):
-            for key, each in value.items():
-                named = bool(_PATH_NAME.search(key)) and not _TEXT_NAME.search(key)
-                pending.append((key, is_path or named, each))
+            pending += [(key, is_path or _names_path(key), each) for key, each in value.items()]
         elif isinstance(value, list):
             pending += [(name, is_path, each) for each in value]
-        elif isinstance(value, str) and (
-            is_path or (_begins_like_a_path(value) and not _TEXT_NAME.search(name))
-        ):
-            yield value
+        elif isinstance(value, str):
+            text = value.strip()  # a tool may strip it, too
+            if is_path or (_begins_like_a_path(text) and not _names_text(name)):
+                yield text
+
+
+def _names_path(name: str) -> bool:
+    """Whether an argument is a path by its name. The last word decides: `context_path` is one,
+    `file_content` is not."""
+    return _last_end(_PATH_NAME, name) > _last_end(_TEXT_NAME, name)
+
+
+def _names_text(name: str) -> bool:
+    is_path_pattern = name.lower().endswith("pattern") and _PATH_NAME.search(name) is not None
+    return not _names_path(name) and _TEXT_NAME.search(name) is not None and not is_path_pattern
+
+
+def _last_end(pattern: re.Pattern[str], name: str) -> int:
+    return max((each.end() for each in pattern.finditer(name)), default=0)
 
 
 def _begins_like_a_path(text: str) -> bool:

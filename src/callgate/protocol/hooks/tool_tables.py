@@ -300,17 +300,9 @@ _ASKING = frozenset(("default", "plan", "acceptEdits", "dontAsk"))
 def find_row(agent: str, tool: str) -> ToolRow | None:
     """Return the row of an agent's tool; None if the tool is not known.
 
-    A tool that only other agents' tables have is read as theirs, with the arguments of all of them;
-    it is never taken for a tool without effects."""
-    name = tool.lower().removeprefix(_NAMESPACE)
-    found = TABLES[agent].get(name)
-    if found is not None:
-        return found
-    rows = [row for table in TABLES.values() if (row := table.get(name)) is not None]
-    rows = [row for row in rows if row.kind not in CLASSES]
-    if not rows:
-        return None
-    return ToolRow(rows[0].kind, rows[0].arguments.union(*(row.arguments for row in rows)))
+    The names of other agents' tools are not known either: opencode and Vibe call the tool `file` of
+    a server `read` `read_file`."""
+    return TABLES[agent].get(tool.lower().removeprefix(_NAMESPACE))
 
 
 def asks_itself(agent: str, permission_mode: str | None) -> bool:

@@ -16,9 +16,18 @@ def event(tool: str, **input: Any) -> HookEvent:
     return HookEvent(phase=HookPhase.BEFORE, session="s", cwd="/w", tool=tool, input=input)
 
 
-@pytest.mark.parametrize("tool", ["Bash", "run_shell_command", "functions.bash", "bash", "Shell"])
-def test_a_command_is_a_call_of_shell_in_the_directory_of_the_agent(tool: str) -> None:
-    found = translate(event(tool, command="ls", description="x"), {}, "claude")
+@pytest.mark.parametrize(
+    ("agent", "tool"),
+    [
+        ("claude", "Bash"),
+        ("gemini", "run_shell_command"),
+        ("claude", "functions.bash"),
+        ("opencode", "bash"),
+        ("cursor", "Shell"),
+    ],
+)
+def test_a_command_is_a_call_of_shell_in_the_directory_of_the_agent(agent: str, tool: str) -> None:
+    found = translate(event(tool, command="ls", description="x"), {}, agent)
     assert (found.tool, found.arguments) == ("shell", {"command": "ls", "cwd": "/w"})
 
 
@@ -84,7 +93,6 @@ def test_what_is_not_known_counts_as_execute_unless_the_settings_say_its_class()
         event("Edit", file_path="a", old_string="x"),
         event("Edit", old_string="x", new_string="y"),
         event("MultiEdit", file_path="a", edits=["x"]),
-        event("apply_patch", command="nothing"),
         event("WebFetch", prompt="no address"),
     ],
     ids=lambda each: f"{each.tool} {sorted(each.input)}",
@@ -100,7 +108,6 @@ def test_a_call_that_lacks_what_it_needs_is_refused(bad: HookEvent) -> None:
         event("Read", file_path="/w/a", path="/etc/passwd"),
         event("Read", file_path="/w/a", path=["/etc/passwd"]),
         event("Read", path="", file_path="/etc/passwd"),
-        event("list_directory", path=".", dir_path="/etc"),
         event("write", filePath="/w/a", path="/w/b", content="x"),
         event("write", filePath="/w/a", content="x", contents="y"),
         event("Edit", file_path="/w/a", old_string="a", old="b", new_string="c"),
@@ -108,7 +115,6 @@ def test_a_call_that_lacks_what_it_needs_is_refused(bad: HookEvent) -> None:
         event("Grep", pattern="x", path="/w", directory="/etc"),
         event("Bash", command="ls", cmd="rm -rf /"),
         event("Bash", command="ls", workdir="/w", cwd="/etc"),
-        event("apply_patch", patch="*** Add File: a", input="*** Add File: b"),
         event("Read", file_path="~/.ssh/id_rsa"),
         event("Read", file_path="file:///etc/passwd"),
     ],
@@ -123,6 +129,9 @@ def test_two_names_of_one_argument_that_differ_are_refused(bad: HookEvent) -> No
     ("agent", "bad"),
     [
         ("kimi", event("Read", file_path="a", path="a")),
+        ("gemini", event("list_directory", path=".", dir_path="/etc")),
+        ("codex", event("apply_patch", patch="*** Add File: a", input="*** Add File: b")),
+        ("codex", event("apply_patch", command="nothing")),
         ("cursor", event("Read", file_path="a", path="a")),
         ("cursor", event("Shell", command="ls", working_directory="/w", cwd="/w")),
         ("gemini", event("replace", file_path="a", old_string="1", new_string="2",
@@ -136,14 +145,22 @@ def test_two_names_of_one_argument_that_differ_are_refused(bad: HookEvent) -> No
         ("gemini", event("read_file", file_path="a", symlink=True)),
         ("claude", event("Bash", command="ls", shell="/bin/evil")),
         ("claude", event("NotebookEdit", notebook_path="a.ipynb", new_source="x", also="/etc/x")),
-        ("unnamed", event("Bash", command="ls", environment={})),
+        ("kimi", event("Bash", command="ls", environment={})),
+        ("opencode", event("bash", command="ls", environment={})),
     ],
     ids=lambda each: each if isinstance(each, str) else f"{each.tool} {sorted(each.input)}",
 )  # fmt: skip
 def test_two_forms_of_one_argument_and_unknown_arguments_are_refused(agent: str, bad: HookEvent) -> None:
-    for each in TABLES if agent == "unnamed" else [agent]:
-        with pytest.raises(BadHookEvent):
-            translate(bad, {}, each)
+    with pytest.raises(BadHookEvent):
+        translate(bad, {}, agent)
+
+
+@pytest.mark.parametrize("agent", TABLES)
+def test_a_tool_that_only_another_agent_has_is_not_known(agent: str) -> None:
+    """The tool `file` of a server `read` is `read_file` in opencode and Vibe."""
+    for name in {name for table in TABLES.values() for name in table} - TABLES[agent].keys():
+        found = translate(event(name, path="a", command="ls"), {}, agent)
+        assert found.tool == "agent_execute", name
 
 
 def test_an_unknown_argument_of_a_tool_without_effects_makes_it_one_that_asks() -> None:
@@ -190,6 +207,27 @@ def test_a_skill_is_left_to_claude_code_where_it_asks_itself_and_needs_approval_
         assert found("claude", mode) == ("agent_execute", True)
     assert found("qwen", "default", "skill") == ("agent_execute", True)
     assert found("cursor", "default") == ("agent_execute", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "confined"),
+    [
+        ("context_path", "x", True),
+        ("contextFile", "x", True),
+        ("pattern_file", "x", True),
+        ("contentUri", "x", True),
+        ("path_pattern", "/etc/*", True),
+        ("name", " /etc/passwd", True),
+        ("file_content", "/etc/passwd", False),
+        ("new_source", "/etc/passwd", False),
+        ("text", "/etc/passwd", False),
+        ("query", "../x", False),
+    ],
+)
+def test_the_last_word_of_a_name_says_whether_an_argument_is_a_path(name: str, value: str, confined: bool) -> None:
+    found = translate(event("Known", **{name: value}), {"Known": "read"}, "claude")
+    expected = [value.strip() if value.strip().startswith("/") else f"/w/{value}"]
+    assert found.arguments.get("paths", []) == (expected if confined else [])
 
 
 def test_every_path_like_argument_of_a_declared_tool_is_confined() -> None:
