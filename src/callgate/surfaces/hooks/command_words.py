@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import chain, pairwise
+from urllib.parse import unquote
 
 from callgate.core.text.wildcards import compile_tokens, parse_wildcards
 from callgate.policy.shell_patterns import program_name
@@ -62,7 +63,7 @@ _COPIED_INPUT = re.compile(r"<&|(?<![\w.])0>&")
 _BLANKS = re.compile(r"[\s<>|;&()`'\"]+")
 _PARTS = re.compile(r"[=:,@]")
 _ATTACHED_PATH = re.compile(r"-[A-Za-z][/~.]")
-_BRACES = re.compile(r"\{[^{}/]*\}")
+_BRACES = re.compile(r"\{[^{}/\s]*(?:,|\.\.)[^{}/\s]*\}")
 _MOVING = frozenset(("cd", "pushd", "chdir"))
 _MOVING_OPTIONS = frozenset(("-C", "--directory", "--chdir", "--cwd", "--workdir", "-D"))
 _MOST_DIRECTORIES = 16
@@ -81,6 +82,8 @@ class CommandLine:
         """Every command that the line may end up running, in order."""
         self.is_too_long = False
         """The line has more words than are checked; `commands` is not complete."""
+        self.is_partial = False
+        """A command is nested too deeply; what it runs is not among `commands`."""
         words_left = _MOST_WORDS
         for segment in parsed.segments:
             try:
@@ -92,7 +95,7 @@ class CommandLine:
                     if argv:
                         self.commands.append(argv)
             except TooMuch:
-                pass
+                self.is_partial = True
 
     @cached_property
     def words(self) -> list[str]:
@@ -109,9 +112,11 @@ class CommandLine:
 
 
 def parts(word: str) -> Iterator[str]:
-    """What stands in `--file=PATH`, `-v PATH:PATH`, `@PATH`, `-fPATH`."""
+    """The paths in `--file=PATH`, `-v PATH:PATH`, `@PATH`, `-fPATH`, `file:///a%20b`."""
     if _PARTS.search(word):
         yield from _PARTS.split(word)
+        if "%" in word:
+            yield from _PARTS.split(unquote(word))
     if word.startswith("-") and _ATTACHED_PATH.match(word):
         yield word[2:]
 
@@ -147,7 +152,12 @@ def taken_away(line: CommandLine) -> Iterator[str]:
 
 
 def is_glob(word: str) -> bool:
-    return any(letter in word for letter in "*?[{")
+    return any(letter in word for letter in "*?[") or has_braces(word)
+
+
+def has_braces(word: str) -> bool:
+    """Whether a shell could expand braces in a word, also to names that do not exist."""
+    return _BRACES.search(word) is not None
 
 
 def glob_reaches(pattern: str, path: str) -> bool:
@@ -164,49 +174,6 @@ def glob_reaches(pattern: str, path: str) -> bool:
         ):
             return False
     return True
-
-
-_STATIONARY = frozenset(
-    ("cd", "pushd", "popd", "pwd", "echo", "printf", "true", "test", "[", "mkdir", "which", "type",
-     "stat", "export", "set", "date", "whoami", "id", "hostname")
-)  # fmt: skip
-"""They read no directory below the one that they name."""
-_CODE_OPTION = re.compile(r"-[A-Za-z]*[ceEpr]|--(eval|print|exec|command|execute)(=.*)?")
-_INTERPRETERS = frozenset(
-    ("python", "pypy", "ipython", "node", "nodejs", "deno", "bun", "perl", "ruby", "php", "lua",
-     "luajit", "julia", "r", "rscript", "osascript", "tclsh", "guile", "racket", "groovy", "scala",
-     "swift", "pwsh")
-)  # fmt: skip
-_AWKS = frozenset(("awk", "gawk", "mawk", "nawk"))
-_AWK_FILES = re.compile(r"getline|system|ENVIRON|ARGV|[|@]")
-
-
-def traversing(line: CommandLine) -> list[Sequence[str]]:
-    """The commands of a line that may read directories below those that they name, or are in."""
-    return [argv for argv in line.commands if not _is_stationary(argv)]
-
-
-def _is_stationary(argv: Sequence[str]) -> bool:
-    program = program_name(argv[0])
-    if program == "ls":
-        return not any(re.fullmatch(r"-[A-Za-z]*R[A-Za-z]*|--rec.*", each) for each in argv[1:])
-    return program in _STATIONARY
-
-
-def runs_code(line: CommandLine) -> bool:
-    """Whether a line gives a program to an interpreter, whose words are no paths."""
-    for argv in line.commands:
-        program = re.sub(r"[\d.]+$", "", program_name(argv[0])) or program_name(argv[0])
-        if program in _AWKS and any(map(_AWK_FILES.search, argv[1:])):
-            return True
-        if program not in _INTERPRETERS:
-            continue
-        operands = [each for each in argv[1:] if not each.startswith("-") or each == "-"]
-        is_question = any(each in ("--version", "--help", "-V", "-h", "-v") for each in argv[1:])
-        reads_input = not is_question and (not operands or operands[0] in ("-", "eval", "repl"))
-        if reads_input or any(map(_CODE_OPTION.fullmatch, argv[1:])):
-            return True
-    return False
 
 
 def own_command(line: CommandLine) -> bool:

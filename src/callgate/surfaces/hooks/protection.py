@@ -20,7 +20,7 @@ from callgate.policy.commands import read_command
 from callgate.policy.rules import is_within
 from callgate.policy.shell_values import MAX_CHARACTERS
 from callgate.protocol.hooks.agent_tools import GENERIC, Translated
-from callgate.surfaces.hooks import command_words
+from callgate.surfaces.hooks import command_words, doubtful_words
 from callgate.surfaces.hooks.command_words import CommandLine
 
 _COMMANDS = frozenset(("command", "cmd", "script", "commands", "shell_command"))
@@ -45,6 +45,8 @@ class Guarded:
         self._workspace = workspace
         outside = (each for each in self._settings if not is_within(each, workspace))
         self._outside = list(dict.fromkeys((self._home, *outside)))
+        self._inside = [each for each in self._settings if is_within(each, workspace)]
+        self._above = {up for each in self._inside for up in _directories_above(each, workspace)}
         self._places = list(dict.fromkeys((home, self._home, *named, *self._settings)))
         user = os.path.expanduser("~")
         self._spellings = [
@@ -55,20 +57,48 @@ class Guarded:
 
     def is_doubtful(self, call: Translated) -> bool:
         """Whether a command may do something that its words do not say: it is not understood, it
-        runs code of an interpreter, or it may walk through a directory above a guarded place."""
+        runs code of an interpreter, it may walk through a directory above a guarded place, or it
+        changes a directory with settings of hooks."""
         if call.command is None:
             return False
         line = CommandLine(read_command(call.command))
-        if not line.parsed.understood or line.is_too_long or command_words.runs_code(line):
+        if not line.parsed.understood or line.is_too_long or doubtful_words.runs_code(line):
             return True
         start = os.path.join(self._workspace, str(call.arguments.get("cwd", ".")))
         directories = command_words.directories(line, start)
-        commands = command_words.traversing(line)
+        if self._changes_settings(line, directories):
+            return True
+        commands = doubtful_words.traversing(line)
         if commands and any(self._is_above(each, "/") for each in directories):
             return True
         words = dict.fromkeys(chain.from_iterable(argv[1:] for argv in commands))
         parts = dict.fromkeys(part for word in words for part in command_words.parts(word))
         return any(self._is_above(word, each) for word in words | parts for each in directories)
+
+    def _changes_settings(self, line: CommandLine, directories: list[str]) -> bool:
+        """Whether a line may create or replace settings of hooks in the workspace by the name of
+        a directory above them, such as `cp -r evil .claude`."""
+        if any(
+            is_within(each, os.path.realpath(place))
+            for directory in directories
+            for place in doubtful_words.placed(line, directory)
+            for each in self._inside
+        ):
+            return True
+        commands = doubtful_words.changing(line)
+        if commands and any(self._holds_settings(each, "/") for each in directories):
+            return True
+        words = dict.fromkeys(chain.from_iterable(argv[1:] for argv in commands))
+        parts = dict.fromkeys(part for word in words for part in command_words.parts(word))
+        return any(
+            self._holds_settings(word, each) for word in words | parts for each in directories
+        )
+
+    def _holds_settings(self, path: str, directory: str) -> bool:
+        """Whether a path is a directory of settings, below the workspace."""
+        if not path or "\0" in path or len(path) > _LONGEST_PATH:
+            return False
+        return os.path.realpath(os.path.join(directory, os.path.expanduser(path))) in self._above
 
     def _is_above(self, path: str, directory: str) -> bool:
         """Whether a path is a directory above a guarded place outside the workspace."""
@@ -158,7 +188,12 @@ class Guarded:
 
     def _is_reached(self, pattern: str, directory: str) -> bool:
         absolute = os.path.join(directory, os.path.expanduser(pattern))
-        return any(command_words.glob_reaches(absolute, place) for place in self._places)
+        exists = os.path.lexists  # a pattern stands for files that exist, braces for any
+        return any(
+            command_words.glob_reaches(absolute, place)
+            for place in self._places
+            if command_words.has_braces(pattern) or exists(place)
+        )
 
     def _holds_guarded(self, path: str, directory: str) -> bool:
         real = os.path.realpath(os.path.join(directory, os.path.expanduser(path)))
@@ -178,6 +213,12 @@ class Guarded:
         if any(is_within(real, each) for each in self._settings):
             return "a file of agents' hooks"
         return None
+
+
+def _directories_above(path: str, workspace: str) -> Iterator[str]:
+    """The directories between a path and the workspace."""
+    while is_within(path := os.path.dirname(path), workspace) and path != workspace:
+        yield path
 
 
 def _is_our_program(word: str, directory: str) -> bool:
