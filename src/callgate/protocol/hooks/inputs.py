@@ -131,8 +131,8 @@ def patched_files(text: str) -> list[str]:
     """Every file that a patch names, in the form of Codex, which takes markers with blanks around
     them."""
     paths: list[str] = []
-    for line in text.split("\n"):
-        if "*** " not in line or line.startswith(("+", "-")):
+    for line in _lines_with(text, "*** "):
+        if line.startswith(("+", "-")):
             continue
         stripped = line.strip()
         if stripped in _MARKERS:
@@ -143,6 +143,15 @@ def patched_files(text: str) -> list[str]:
     if not 0 < len(paths) <= _MOST_FILES:
         raise BadHookEvent(f"A patch names 1 to {_MOST_FILES} files, not {len(paths)}.")
     return paths
+
+
+def _lines_with(text: str, mark: str) -> Iterator[str]:
+    """The lines of a text that contain a mark. The others, which may be millions, are no objects."""
+    at = text.find(mark)
+    while at >= 0:
+        start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
+        yield text[start:] if end < 0 else text[start:end]
+        at = -1 if end < 0 else text.find(mark, end)
 
 
 def split_glob(pattern: str) -> tuple[str, str]:
