@@ -63,7 +63,7 @@ _COPIED_INPUT = re.compile(r"<&|(?<![\w.])0>&")
 _BLANKS = re.compile(r"[\s<>|;&()`'\"]+")
 _PARTS = re.compile(r"[=:,@]")
 _ATTACHED_PATH = re.compile(r"-[A-Za-z][/~.]")
-_BRACES = re.compile(r"\{[^{}/\s]*(?:,|\.\.)[^{}/\s]*\}")
+_BRACES = re.compile(r"\{[^{}/\s]*\}")
 _MOVING = frozenset(("cd", "pushd", "chdir"))
 _MOVING_OPTIONS = frozenset(("-C", "--directory", "--chdir", "--cwd", "--workdir", "-D"))
 _MOST_DIRECTORIES = 16
@@ -157,12 +157,17 @@ def is_glob(word: str) -> bool:
 
 def has_braces(word: str) -> bool:
     """Whether a shell could expand braces in a word, also to names that do not exist."""
-    return _BRACES.search(word) is not None
+    return _widened(word) != word
+
+
+def _widened(word: str) -> str:
+    """A word with a star in place of braces: `{a,b}` and `{1..3}`, but not `{}`."""
+    return _BRACES.sub(lambda found: "*" if "," in found[0] or ".." in found[0] else found[0], word)
 
 
 def glob_reaches(pattern: str, path: str) -> bool:
     """Whether an absolute pattern of file names could name a path or something below it."""
-    wanted = os.path.normpath(_BRACES.sub("*", pattern)).split("/")
+    wanted = os.path.normpath(_widened(pattern)).split("/")
     parts = path.split("/")
     if "**" not in wanted and len(wanted) < len(parts):
         return False

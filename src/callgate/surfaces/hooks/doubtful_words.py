@@ -55,7 +55,7 @@ _CODE_WORDS: Mapping[str, re.Pattern[str]] = {
         ("psql", "mysql", "mariadb"),
         re.compile(r"(?i)[\\]|\bcopy\b|pg_read|pg_ls|lo_import|load_file|outfile|system"),
     ),
-    "sed": re.compile(r"(?:^|[;{}!$\d/\n])\s*e(?:\s|$)"),
+    "sed": re.compile(r"(?:^|[;{}!$\d/\n])[ \t]*e(?:\s|$)"),
     "make": re.compile(r"--eval|-"),
     "gmake": re.compile(r"--eval|-"),
     "git": re.compile(

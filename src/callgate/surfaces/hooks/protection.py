@@ -58,13 +58,20 @@ class Guarded:
     def is_doubtful(self, call: Translated) -> bool:
         """Whether a command may do something that its words do not say: it is not understood, it
         runs code of an interpreter, it may walk through a directory above a guarded place, or it
-        changes a directory with settings of hooks."""
-        if call.command is None:
+        changes a directory with settings of hooks. The commands of unknown tools count, too."""
+        start = os.path.join(self._workspace, str(call.arguments.get("cwd", ".")))
+        if call.command is not None:
+            return self._is_doubtful_command(call.command, start)
+        if not call.tool.startswith((f"{GENERIC}execute", "mcp__")):
             return False
-        line = CommandLine(read_command(call.command))
+        texts = islice(_texts(_input_of(call)), _MOST_CHECKS)
+        commands = dict.fromkeys(text for key, text in texts if key in _COMMANDS)
+        return any(self._is_doubtful_command(each, self._workspace) for each in commands)
+
+    def _is_doubtful_command(self, command: str, start: str) -> bool:
+        line = CommandLine(read_command(command))
         if not line.parsed.understood or line.is_too_long or doubtful_words.runs_code(line):
             return True
-        start = os.path.join(self._workspace, str(call.arguments.get("cwd", ".")))
         directories = command_words.directories(line, start)
         if self._changes_settings(line, directories):
             return True
@@ -127,7 +134,7 @@ class Guarded:
 
     def _input_refusal(self, call: Translated) -> str | None:
         """Of a tool that is none of ours: nobody knows which of its texts is a place."""
-        input = call.arguments.get("input", {}) if call.tool.startswith(GENERIC) else call.arguments
+        input = _input_of(call)
         if call.arguments.get("paths") and isinstance(input, dict) and set(input) == {"patch"}:
             return None  # its files are known
         texts = list(islice(_texts(input), _MOST_CHECKS + 1))
@@ -231,6 +238,11 @@ def _spellings(path: str, user: str) -> Iterator[str]:
     if is_within(path, user) and path != user:
         rest = path[len(user) :]
         yield from (f"~{rest}", f"$HOME{rest}", f"${{HOME}}{rest}")
+
+
+def _input_of(call: Translated) -> Any:
+    """The agent's input of a call of a tool without a counterpart."""
+    return call.arguments.get("input", {}) if call.tool.startswith(GENERIC) else call.arguments
 
 
 def _paths(call: Translated) -> Iterator[str]:

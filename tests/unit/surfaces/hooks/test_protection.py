@@ -303,6 +303,23 @@ def test_an_ordinary_command_is_not_doubtful(guarded: Guarded, command: str) -> 
     assert not guarded.is_doubtful(shell(command))
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("program", ["ls", "sed", "git -c", "sqlite3 x", "awk", "ssh", "tar", "cp"])
+@pytest.mark.parametrize("piece", ["{,", ",", "\n", " ", ".", "@", "/", "-", "a/", "1e", "$("])
+def test_a_long_word_is_read_in_time_in_proportion_to_its_length(guarded: Guarded, program: str, piece: str) -> None:
+    call = shell(f"{program} '{{{piece * (60_000 // len(piece))}'")  # quadratic time would be minutes
+    assert guarded.refusal(call) is None
+    assert isinstance(guarded.is_doubtful(call), bool)
+
+
+def test_a_doubtful_command_of_an_unknown_tool_is_doubtful(guarded: Guarded) -> None:
+    for command, expected in (("cp -r .. x", True), ("echo x | sh", True), ("ls", False)):
+        unknown = Translated(tool="agent_execute", arguments={"name": "Run", "input": {"a": {"command": command}}})
+        served = Translated(tool="mcp__x__run", arguments={"cmd": command})
+        assert guarded.is_doubtful(unknown) is expected
+        assert guarded.is_doubtful(served) is expected
+
+
 def test_a_pattern_that_reaches_settings_of_hooks_is_refused(guarded: Guarded, tmp_path: Path) -> None:
     (tmp_path / "work/.claude").mkdir()
     (tmp_path / "work/.claude/settings.json").touch()
