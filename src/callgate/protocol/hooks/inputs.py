@@ -146,7 +146,7 @@ def patched_files(text: str) -> list[str]:
 
 
 def _lines_with(text: str, mark: str) -> Iterator[str]:
-    """The lines of a text that contain a mark. The others, which may be millions, are no objects."""
+    """The lines of a text that contain a mark. The others may be millions."""
     at = text.find(mark)
     while at >= 0:
         start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)

@@ -85,13 +85,11 @@ class Guarded:
     def _changes_settings(self, line: CommandLine, directories: list[str]) -> bool:
         """Whether a line may create or replace settings of hooks in the workspace by the name of
         a directory above them, such as `cp -r evil .claude`."""
-        if any(
-            is_within(each, os.path.realpath(place))
-            for directory in directories
-            for place in doubtful_words.placed(line, directory)
-            for each in self._inside
-        ):
-            return True
+        for directory in directories:
+            for place in doubtful_words.placed(line, directory):
+                real = os.path.realpath(place[:_LONGEST_PATH])
+                if any(is_within(each, real) for each in self._inside):
+                    return True
         commands = doubtful_words.changing(line)
         if commands and any(self._holds_settings(each, "/") for each in directories):
             return True
