@@ -201,12 +201,19 @@ class _Search:
         is_file = entry.is_file(follow_symlinks=False)
         target = named_by(entry.path) if is_file else os.path.realpath(entry.path)
         if target is not None:
-            self._look_at_repository(target, is_new=self._is_new(entry.path))
+            self._follow(entry.path, target, is_new=self._is_new(entry.path))
+
+    def _follow(self, link: str, target: str, *, is_new: bool) -> None:
+        """Look at a repository that a file names. Of one that the run could not write, the file is
+        reported: an earlier run may have left the repository there."""
+        if any(_is_below(target, each) for each in self._writable):
+            self._look_at_repository(target, is_new=is_new)
+        elif is_new and _runs_programs(target):
+            self.files.append(link)
 
     def _look_at_repository(self, directory: str, *, is_new: bool = False) -> None:
         """`is_new`: the run made it one, whatever the age of its files."""
-        is_ours = any(_is_below(directory, each) for each in self._writable)
-        if (directory, is_new) in self._repositories or not is_ours:
+        if (directory, is_new) in self._repositories:
             return
         self._repositories.add((directory, is_new))
         for name in _CONFIGS:
@@ -223,7 +230,7 @@ class _Search:
         common = os.path.join(directory, "commondir")
         if named := text_of(common).strip("\n"):
             target = os.path.realpath(os.path.join(directory, named))
-            self._look_at_repository(target, is_new=is_new or self._is_new(common))
+            self._follow(common, target, is_new=is_new or self._is_new(common))
         for parent in ("modules", "worktrees"):
             self._look_below(os.path.join(directory, parent))
 
@@ -301,6 +308,19 @@ def _protected(directory: str, names: Collection[str]) -> set[str]:
 def _is_repository(names: Collection[str]) -> bool:
     """Whether git may take a directory with these names for a repository, or for a part of one."""
     return ("objects" in names and "refs" in names) or ("HEAD" in names and "commondir" in names)
+
+
+def _runs_programs(repository: str) -> bool:
+    """Whether git runs programs by the configuration or the hooks of a repository."""
+    if any(git_settings.unsafe(text_of(os.path.join(repository, name))) for name in _CONFIGS):
+        return True
+    try:
+        hooks = os.listdir(os.path.join(repository, "hooks"))
+    except (FileNotFoundError, NotADirectoryError):
+        hooks = []
+    except OSError:
+        return True
+    return any(not name.endswith((".sample", DISABLED)) for name in hooks)
 
 
 def _opens_by_name(directory: str) -> bool:

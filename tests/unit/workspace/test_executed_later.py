@@ -45,7 +45,8 @@ def test_a_repository_in_another_directory_that_the_run_could_write_is_found(tmp
     target = sessions / "repository"
     written(tmp_path / "ws/sub" / link, f"{target}\n" if link.endswith("commondir") else f"gitdir: {target}\n")
     roots = [str(tmp_path / "ws")]
-    assert search(roots, 0).git == ()
+    left = search(roots, 0)
+    assert (left.git, left.files) == ((), (str(tmp_path / "ws/sub" / link),))
     left = take_stock(roots, 0, (), [str(sessions)])
     assert left.git == ((str(config), ("core.fsmonitor",)),)
     assert not config.exists()
