@@ -302,6 +302,8 @@ def find_row(agent: str, tool: str) -> ToolRow | None:
 
     The names of other agents' tools are not known either: opencode and Vibe call the tool `file` of
     a server `read` `read_file`."""
+    if not tool.isascii():  # lower-casing would make a known name of some others
+        return None
     return TABLES[agent].get(tool.lower().removeprefix(_NAMESPACE))
 
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 
 import msgspec
 
+from callgate.config.agents.hook_switches import SWITCHES
 from callgate.config.agents.settings_files import AGENTS, settings_files
 from callgate.core.clients import Client
 from callgate.core.errors import ToolError, ToolPermissionDenied
@@ -51,7 +52,10 @@ class AgentSession:
     def __init__(self, agent: str, session: Session, home: str) -> None:
         self.agent = agent
         self.session = session
-        files = (path for each in AGENTS for path in settings_files(each, session.workspace))
+        files = [path for each in AGENTS for path in settings_files(each, session.workspace)]
+        for switches in SWITCHES.values():  # `.env` is a file of the workspace, not of an agent
+            names = (each for each in switches.env_files if "/" in each)
+            files += [os.path.join(session.workspace, each) for each in names]
         self.guarded = Guarded(home, dict.fromkeys(files), session.workspace)
         self.open: dict[str, list[OpenCall]] = {}
         """By key: an agent without ids may run the same call twice at once."""

@@ -163,6 +163,11 @@ def test_a_tool_that_only_another_agent_has_is_not_known(agent: str) -> None:
         assert found.tool == "agent_execute", name
 
 
+@pytest.mark.parametrize("tool", ["Tas\u212a", "\uff34ask", "T\u0430sk", "Task\u200b", "Task "])
+def test_a_name_that_only_looks_like_one_of_a_tool_is_not_known(tool: str) -> None:
+    assert translate(event(tool, prompt="x"), {}, "claude").tool == "agent_execute"
+
+
 def test_an_unknown_argument_of_a_tool_without_effects_makes_it_one_that_asks() -> None:
     assert translate(event("TodoWrite", todos=[]), {}, "claude").tool == "agent_none"
     assert translate(event("TodoWrite", todos=[], run="ls"), {}, "claude").tool == "agent_execute"

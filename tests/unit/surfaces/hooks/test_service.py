@@ -213,6 +213,14 @@ async def test_a_skill_has_class_execute_if_rules_of_the_repository_answer_for_t
     assert answer.get("hookSpecificOutput", {}).get("permissionDecision") == decision
 
 
+@pytest.mark.parametrize("name", [".qwen/.env", ".gemini/.env"])
+async def test_variables_of_agents_that_turn_hooks_off_are_out_of_reach(agent: Agent, name: str) -> None:
+    agent.hooks._directories.mode = Mode.WRITE
+    answer = await agent.before("Bash", command=f"echo QWEN_CODE_SIMPLE=1 > {name}")
+    assert answer["permissionDecision"] == "deny"
+    assert "out of reach" in answer["permissionDecisionReason"]
+
+
 async def test_an_argument_that_is_not_known_refuses_the_call_and_is_recorded(agent: Agent) -> None:
     agent.hooks._directories.mode = Mode.WRITE
     answer = await agent.before("Bash", command="touch ok", environment={"PATH": "/evil"})
