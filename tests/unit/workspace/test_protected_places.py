@@ -232,3 +232,16 @@ def test_a_directory_in_which_an_agent_creates_a_file_at_its_start_stays_open_fo
 
 def test_a_root_that_cannot_be_read_still_gives_our_own(tmp_path: Path) -> None:
     assert places(tmp_path / "missing") == {".callgate/settings.toml"}
+
+
+@pytest.mark.parametrize("file", [".gitconfig", ".config/git/config"])
+def test_hooks_that_the_configuration_of_the_user_names_are_protected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home" / file).parent.mkdir(parents=True)
+    (tmp_path / "home" / file).write_text("[core]\n\thooksPath = tools/hooks\n")
+    workspace = tmp_path / "work"
+    make(workspace, ".git/HEAD", "tools/hooks/pre-commit", "sub/.git/HEAD", "sub/tools/x", "new/.git/HEAD")
+    found = {path for path in places(workspace) if path.endswith("tools/hooks")}
+    assert found == {"tools/hooks", "sub/tools/hooks"}

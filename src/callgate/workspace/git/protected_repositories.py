@@ -8,7 +8,8 @@ where it is missing, would choose what the next `git status` of its user runs.
     _READ                            what git would read, also where it is missing
     .git/worktrees/*/                the same, of other worktrees
     .git/modules/**/                 repositories themselves, of submodules
-    include.path, core.hooksPath     what the configuration names, if it is in the workspace
+    include.path, core.hooksPath     what the configuration names, if it is in the workspace; also
+                                     that of the user
     core.worktree                    a submodule's files: its `.git` there, at whatever depth
 """
 
@@ -34,6 +35,8 @@ _ONLY_IF_THERE = frozenset({"requires", "sharedpath"})
 """Elsewhere an empty file says as little as a missing one."""
 _READ = ("hooks", "config", "config.worktree", "commondir")
 """What makes git run programs. A command cannot create them either."""
+_OF_THE_USER = ("~/.gitconfig", "~/.config/git/config")
+"""Their relative `core.hooksPath` is a directory of each repository."""
 _SIGNS = ("HEAD", "config", "hooks", "objects", "refs")
 _BARE = frozenset({"HEAD", "objects", "refs"})
 _DEEPEST_MODULE = 6
@@ -72,6 +75,10 @@ def of_git(directory: str, root: str) -> Iterator[str]:
     configured = _Configured(top, root)
     for name in ("config", "config.worktree"):
         configured.read(os.path.join(directory, name))
+    of_user = _Configured(top, root)
+    for path in _OF_THE_USER:
+        of_user.read(os.path.expanduser(path))
+    yield from (path for path in of_user.paths if _is_directory(os.path.dirname(path)))
     for worktree in _directories(os.path.join(directory, "worktrees")):
         yield from _entries(worktree, ("config.worktree", "commondir"))
     yield from configured.paths
