@@ -126,9 +126,9 @@ class CallContext(ToolContext):
         pressure, running = self._call.backpressure, self._running
         if pressure is None or not self._has_published or running.stop is not None:
             return None
-        if running.held is None or running.held.done():
-            running.held = pressure.wait()
-        return running.held
+        if running.drain is None or running.drain.done():
+            running.drain = pressure.wait()
+        return running.drain
 
     def _publish(self, event_type: str, payload: Mapping[str, Any]) -> None:
         self._has_published = True
@@ -151,11 +151,11 @@ class CallContext(ToolContext):
         released = threading.Event()
 
         def watch() -> None:
-            held = self.backpressure()
-            if held is None:
+            drain = self.backpressure()
+            if drain is None:
                 released.set()
             else:
-                held.add_done_callback(lambda _: released.set())
+                drain.add_done_callback(lambda _: released.set())
 
         self._unconfirmed = 0
         loop.call_soon_threadsafe(watch)  # it runs after all that was published before

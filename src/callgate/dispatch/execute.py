@@ -164,8 +164,8 @@ def _drive(
         thrown: BaseException | None = None
         try:
             yield waits_for
-            if has_reader and (held := context.backpressure()) is not None:
-                yield from held
+            if has_reader and (drain := context.backpressure()) is not None:
+                yield from drain
         except asyncio.CancelledError as error:
             if running.cancels_delivered < running.cancels_sent:
                 running.cancels_delivered += 1

@@ -89,7 +89,7 @@ class RunningCall(msgspec.Struct, eq=False):
     """How often the caller's task had been cancelled when the call came in."""
     tool: Tool | None = None
     """Set while it executes."""
-    held: asyncio.Future[None] | None = None
+    drain: asyncio.Future[None] | None = None
     """Until when its output waits for a caller that does not read."""
     context: ToolContext | None = None
     limit_s: float | None = None
@@ -283,8 +283,8 @@ class Running:
         if first or why is Stop.TIMEOUT:  # where both happen, the timeout is reported
             running.stop = why
         if first:
-            if running.held is not None and not running.held.done():
-                running.held.set_result(None)
+            if running.drain is not None and not running.drain.done():
+                running.drain.set_result(None)
             if running.waiting_for is not None:
                 running.waiting_for.cancel()
             elif running.tool is not None:

@@ -401,13 +401,13 @@ class BrokeredProcess:
         """Output on its way to whoever reads it, until there is too much of it."""
         if self._report_attempt is not None and self._control is not None:
             self._hear_attempt()
-        held = self._on_output(stream, data)
+        drain = self._on_output(stream, data)
         if self._room is not None and self._limit is None:
             self._room -= len(data)
             if self._room < 0:
                 self._limit = "output_bytes"
                 self.stop(0.0)
-        return held
+        return drain
 
 
 class BrokerLauncher:

@@ -34,7 +34,7 @@ class OutputPipes:
         self._turns = turns or fair_turns()
         self._loop = asyncio.get_running_loop()
         self._piece = PieceSize()
-        self._held: asyncio.Future[None] | None = None
+        self._drain: asyncio.Future[None] | None = None
         """Nothing is read before it is done: the reader of the output has fallen behind."""
         self._left: deque[tuple[Stream, bytes]] = deque()
         """What was in the pipes when they were cut."""
@@ -84,11 +84,11 @@ class OutputPipes:
             self._turns.wait(partial(self._read_slice, pipe))
 
     def _read_slice(self, pipe: int) -> None:
-        if pipe not in self._pipes or self._held is not None:  # closed, or held up meanwhile
+        if pipe not in self._pipes or self._drain is not None:  # closed, or held up meanwhile
             return
         if self._read_once(pipe):
             self._turns.wait(partial(self._read_slice, pipe))
-        elif pipe in self._pipes and self._held is None:
+        elif pipe in self._pipes and self._drain is None:
             self._loop.add_reader(pipe, self._read, pipe)
 
     def _read_once(self, pipe: int) -> bool:
@@ -107,20 +107,20 @@ class OutputPipes:
     def _hand_on(self, stream: Stream, data: bytes) -> bool:
         """Whether it took long. As much is read the next time as fits a slice."""
         began = self._turns.now()
-        held = self._on_output(stream, data)
-        if held is not None and not held.done():
-            self._hold(held)
+        drain = self._on_output(stream, data)
+        if drain is not None and not drain.done():
+            self._pause(drain)
         return self._piece.learn(len(data), self._turns.now() - began)
 
-    def _hold(self, held: asyncio.Future[None]) -> None:
-        self._held = held
+    def _pause(self, drain: asyncio.Future[None]) -> None:
+        self._drain = drain
         for pipe in self._pipes:
             self._loop.remove_reader(pipe)
-        held.add_done_callback(self._go_on)
+        drain.add_done_callback(self._resume)
 
-    def _go_on(self, held: asyncio.Future[None]) -> None:
-        if held is self._held:
-            self._held = None
+    def _resume(self, drain: asyncio.Future[None]) -> None:
+        if drain is self._drain:
+            self._drain = None
             for pipe in self._pipes:
                 self._loop.add_reader(pipe, self._read, pipe)
 

@@ -50,7 +50,7 @@ class PendingRequests:
         self._wire = wire
         self._ids = itertools.count(1)
         self._pending: dict[str, Pending] = {}
-        self.held: asyncio.Future[None] | None = None
+        self.drain: asyncio.Future[None] | None = None
         """The last future that an `on_event` returned."""
 
     def __len__(self) -> int:
@@ -105,7 +105,7 @@ class PendingRequests:
             case frames.Emitted():
                 pending = self._pending.get(received.id)
                 if pending is not None and pending.on_event is not None:
-                    self.held = pending.on_event(received.event) or self.held
+                    self.drain = pending.on_event(received.event) or self.drain
             case Broken():
                 problem = f"its answer cannot be taken ({received.why})"
                 self._settle(received.id, InvalidAnswer(problem))

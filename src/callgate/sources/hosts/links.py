@@ -58,7 +58,7 @@ class Link:
         self._frames = FrameLog("callgate.hosts")
         self._wire = RuntimeWire()
         self._requests = PendingRequests(self._wire)
-        self._held: asyncio.Future[None] | None = None
+        self._drain: asyncio.Future[None] | None = None
         """Until when nothing is read, because the one call under way has a slow reader."""
         self._running: Running | None = None
         self._stdin: int | None = None
@@ -230,15 +230,15 @@ class Link:
         if self._wire.hopeless is not None and self._stdin is not None:
             self._log.note(f"ended: it says too much that means nothing ({self._wire.hopeless})")
             self.kill()
-        held, self._requests.held = self._requests.held, None
-        self._held = held if len(self._requests) == 1 else None  # others are not held up
-        return self._held
+        drain, self._requests.drain = self._requests.drain, None
+        self._drain = drain if len(self._requests) == 1 else None  # others are not held up
+        return self._drain
 
     def _read_on(self) -> None:
         """Wait for no reader any more."""
-        if self._held is not None and not self._held.done():
-            self._held.set_result(None)
-        self._held = None
+        if self._drain is not None and not self._drain.done():
+            self._drain.set_result(None)
+        self._drain = None
 
     def _take(self, received: Received) -> None:
         if isinstance(received, Broken):
