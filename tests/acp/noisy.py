@@ -47,7 +47,7 @@ def noisy_apart() -> str:
 @tool(side_effects="none")
 async def fails_here() -> str:
     """An exception that nobody expected."""
-    raise RuntimeError("unexpected")
+    raise RuntimeError("raised by a tool")
 
 
 @tool(side_effects="none")

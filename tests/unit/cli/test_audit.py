@@ -198,6 +198,7 @@ def test_a_healthy_home_passes_every_check(ws: Path, record: Path) -> None:
         "wall": "ok",
         "sandbox": "ok",
         "hosts": "ok",
+        "hooks": "ok",
         **levels_of_backends(ran.json["sandbox"]),
         "limits": "ok",
         "terminal": "note",

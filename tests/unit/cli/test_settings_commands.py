@@ -201,6 +201,7 @@ def test_a_trusted_directory_narrows_and_no_other_does(ws: Path, tmp_path: Path)
         "directory": os.path.realpath(ws),
         "trusted": False,
         "changed": True,
+        "warnings": [],
     }
     assert callgate(*read, cwd=ws).code == 0
     assert callgate("trust", "--list", "--json", cwd=ws).json == []

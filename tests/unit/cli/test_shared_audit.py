@@ -107,7 +107,7 @@ async def test_a_log_whose_oldest_files_were_dropped_is_whole(site: Site) -> Non
     assert problems(site, a) == []
 
 
-async def test_lines_of_a_home_that_was_lost_and_came_back_are_no_forgeries(site: Site) -> None:
+async def test_a_second_end_by_a_home_that_was_lost_and_came_back_is_reported(site: Site) -> None:
     a, b = site.home("a"), site.home("b", lost_after_minutes=0)
     for role in ("answered", "finished"):
         home = site.home(f"a_{role}")
@@ -119,9 +119,15 @@ async def test_lines_of_a_home_that_was_lost_and_came_back_are_no_forgeries(site
         await site.look(home)
     await calls_in(site, *homes)
     given = [word for home in homes for word in ("--home", str(home))]
-    assert problems(site, a, *given) == []
-    calls = [line.call_id for home in homes for line in site.lines(home)]
+    lines = [line for home in homes for line in site.lines(home)]
+    calls = [line.call_id for line in lines]
     assert len(calls) == len({*calls}) + 2, "both were written twice: once by their home, once for it"
+    outcomes: dict[str, set[str | None]] = {}
+    for line in lines:
+        outcomes.setdefault(line.call_id, set()).add(line.error_class)
+    differing = [call for call, each in outcomes.items() if len(each) > 1]
+    assert problems(site, a, *given) == [f"call {each} ended otherwise in the store" for each in differing]
+    assert len(differing) == 1
 
 
 async def test_a_home_that_shares_a_store_says_so_where_its_settings_are_wrong(site: Site) -> None:
