@@ -103,7 +103,7 @@ async def _serve(
     stopped = ending.wanted
     async with instance:
         _announce(instance)
-        _warn(instance, options)
+        _warn(instance, wired.home.path, options)
         if ready is not None:
             ready()
         # now that stderr is the log, where there is one
@@ -181,14 +181,13 @@ async def _watch_plugins(wired: Wired) -> None:
     await watch(wired.hosts)
 
 
-def _warn(instance: Instance, options: Namespace) -> None:
+def _warn(instance: Instance, home: str, options: Namespace) -> None:
     """Say where HTTP is if the usual port is in use, and which agents' hooks do not protect."""
     from callgate.cli.hooks.checks import warnings  # lazy: only with hooks  # noqa: PLC0415
 
     usual = Address(USUAL_HOST, USUAL_PORT).written
     if options.http is None and instance.url is not None and usual not in instance.url:
         say(f"callgate: another process listens at {usual}, so HTTP is at {instance.url}")
-    home = Home.from_environment().path
     if os.path.isdir(os.path.join(home, HOOKS_DIRECTORY)):
         for warning in warnings(home, instance.workspaces):
             say(f"callgate: {warning}")
