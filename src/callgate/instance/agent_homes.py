@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import glob
 import logging
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 import msgspec
@@ -67,7 +66,7 @@ class _Record(msgspec.Struct, frozen=True):
     copies: list[_Copy]
     persistent: list[str]
     """Directories of the user's that the run could write."""
-    scripts: list[str] = []
+    scripts: list[tuple[str, str]] = []
     """Patterns of directories in them."""
 
 
@@ -186,7 +185,7 @@ class _Assembly:
         self._count = 0
         self._copies: list[_Copy] = []
         self._persistent: list[str] = []
-        self._scripts: list[str] = []
+        self._scripts: list[tuple[str, str]] = []
         self.roots: list[Root] = []
         self.replacements: list[Replacement] = []
         self.environment: dict[str, str] = {}
@@ -213,7 +212,7 @@ class _Assembly:
             self.mount_persistent(place, place)
             return
         if self._persists:
-            self._scripts += (os.path.join(glob.escape(place), each) for each in entry.scripts)
+            self._scripts += ((place, each) for each in entry.scripts)
         tree = self._new_directory()
         self.replacements.append(Replacement(place, tree, writable=True))
         _Directory(self, entry, place, tree, home if is_own else None).fill("")
@@ -426,8 +425,8 @@ def _finish(scratch: str) -> None:
         record, started = _Record([], []), 0
     for directory in record.persistent:
         _remove_links(directory, started)
-    for pattern in record.scripts:
-        for directory in glob.iglob(pattern, include_hidden=True):
+    for place, pattern in record.scripts:
+        for directory in _matching(place, pattern.split("/")):
             _rename_scripts(directory, started)
     for each in _with_new_files(record.copies):
         directory = os.path.dirname(each.path)
@@ -438,6 +437,19 @@ def _finish(scratch: str) -> None:
         except OSError as error:
             _log.warning("The login in %s was not saved: %s", each.target, error)
     remove_tree(scratch)
+
+
+def _matching(directory: str, steps: Sequence[str]) -> Iterator[str]:
+    """Yield the paths below a directory that a pattern names; the step `*` is any name."""
+    if not steps:
+        yield directory
+        return
+    try:
+        names = os.listdir(directory) if steps[0] == "*" else steps[:1]
+    except OSError:  # nothing is there
+        return
+    for name in names:
+        yield from _matching(os.path.join(directory, name), steps[1:])
 
 
 def _remove_links(root: str, started: int) -> None:

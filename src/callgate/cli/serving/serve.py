@@ -27,13 +27,7 @@ from callgate.instance.listeners import USUAL_HTTP, Endpoints
 from callgate.instance.log_file import LOG
 from callgate.instance.systemd import notify_ready
 from callgate.instance.watchdog import Watchdog, watch_runtime
-from callgate.surfaces.http.addresses import (
-    USUAL_HOST,
-    USUAL_PORT,
-    Address,
-    BadAddress,
-    read_address,
-)
+from callgate.surfaces.http.addresses import Address, BadAddress, read_address
 from callgate.wiring.runtime import Wired
 
 _log = logging.getLogger("callgate.serve")
@@ -103,7 +97,7 @@ async def _serve(
     stopped = ending.wanted
     async with instance:
         _announce(instance)
-        _warn(instance, wired.home.path, options)
+        _warn(instance, wired.home.path)
         if ready is not None:
             ready()
         # now that stderr is the log, where there is one
@@ -181,13 +175,10 @@ async def _watch_plugins(wired: Wired) -> None:
     await watch(wired.hosts)
 
 
-def _warn(instance: Instance, home: str, options: Namespace) -> None:
-    """Say where HTTP is if the usual port is in use, and which agents' hooks do not protect."""
+def _warn(instance: Instance, home: str) -> None:
+    """Name the agents whose hooks do not protect."""
     from callgate.cli.hooks.checks import warnings  # lazy: only with hooks  # noqa: PLC0415
 
-    usual = Address(USUAL_HOST, USUAL_PORT).written
-    if options.http is None and instance.url is not None and usual not in instance.url:
-        say(f"callgate: another process listens at {usual}, so HTTP is at {instance.url}")
     if os.path.isdir(os.path.join(home, HOOKS_DIRECTORY)):
         for warning in warnings(home, instance.workspaces):
             say(f"callgate: {warning}")
