@@ -77,7 +77,7 @@ lint: .venv/.ready-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-# The long tests in parts, each at most 20 minutes on two cores; tests/README.md has their times.
+# The long tests in parts. The limit for each is 20 minutes on two cores.
 SOAK_PARTS := wires calls store postgres servers processes programs
 SOAK_wires := tests/unit/policy tests/unit/protocol tests/unit/surfaces
 SOAK_calls := tests/unit/audit tests/unit/dispatch tests/unit/gate tests/unit/sessions
