@@ -71,7 +71,7 @@ def flag_of(row: Mapping[str, Any], *keys: str) -> bool:
 def text_of(row: Mapping[str, Any], *keys: str) -> str | None:
     value = one_of(row, *keys)
     if value is not None and not isinstance(value, str):
-        raise BadHookEvent(f"One of {', '.join(key for key in keys if key in row)} is no text.")
+        raise BadHookEvent(f"{', '.join(key for key in keys if key in row)}: must be text.")
     return value
 
 

@@ -50,7 +50,7 @@ class ProxyHooks:
     ) -> bytes:
         """The answer to one event, in the agent's form. Any failure is a refusal."""
         try:
-            event = dialects.read(agent, data)
+            event = await asyncio.to_thread(dialects.read, agent, data)  # it may be large
             if phase is not None and phase != event.phase:
                 raise BadHookEvent(f"A hook for {phase[:20]} was given an event for {event.phase}.")
             session = self._find_session(event)
@@ -59,7 +59,7 @@ class ProxyHooks:
             if event.phase is HookPhase.AFTER:
                 session.hook_ended(event)
                 return dialects.noted(agent)
-            call = translate(event, self._classes, agent)
+            call = await asyncio.to_thread(translate, event, self._classes, agent)
             verdict = await _unless_gone(start_task(session.hook_called(event, call)), gone)
             return dialects.write(agent, verdict)
         except (BadHookEvent, ToolError) as error:
