@@ -1,7 +1,7 @@
 # A callgate server or worker: `docker compose build`, then deploy/ and docs/scale.md.
 # Every package is pinned and hashed by constraints.txt, and the base image by its digest, which
-# `sh scripts/pin_images.sh` finds: docker build --build-arg PYTHON=python:3.12-slim-bookworm@sha256:...
-# Nothing secret belongs into an image.
+# `sh scripts/pin_images.sh` writes: docker build --build-arg PYTHON=python:3.12-slim-bookworm@sha256:...
+# The image contains no secrets.
 
 ARG PYTHON=python:3.12-slim-bookworm
 
@@ -10,8 +10,8 @@ ARG PYTHON
 WORKDIR /src
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 COPY constraints.txt ./
-# What callgate needs to run and to be built stands above "# for development"; below it, the driver
-# of the extra `postgres` alone is taken.
+# Runtime and build dependencies are above "# for development"; from the lines below it, the image
+# needs only the driver of the extra `postgres`.
 RUN if [[ ! "$PYTHON" =~ @sha256:[0-9a-f]{64}$ ]]; then \
       echo "The base image $PYTHON has no digest: run sh scripts/pin_images.sh" >&2; exit 1; fi
 RUN sed '/^# for development/,$d' constraints.txt > needs.txt \
@@ -20,7 +20,6 @@ RUN sed '/^# for development/,$d' constraints.txt > needs.txt \
  && /opt/callgate/bin/python -m pip install --no-cache-dir --require-hashes -r needs.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY packages/tool-host-node ./packages/tool-host-node
-COPY examples/demo.py ./examples/demo.py
 COPY deploy/man ./deploy/man
 COPY deploy/systemd ./deploy/systemd
 COPY src ./src
@@ -29,7 +28,7 @@ RUN /opt/callgate/bin/python -m pip install --no-cache-dir --no-deps --no-build-
  && /opt/callgate/bin/callgate --version
 
 FROM ${PYTHON}
-# bubblewrap is the wall around commands; git is what most workspaces are kept with.
+# bubblewrap sandboxes commands; most workspaces use git.
 # hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends bubblewrap git \
@@ -48,7 +47,7 @@ WORKDIR /workspace
 VOLUME ["/var/lib/callgate"]
 EXPOSE 4177
 STOPSIGNAL SIGTERM
-# For a server; a worker is checked by the list that its server keeps (`callgate workers list`).
+# For a server; the server's list shows the health of workers (`callgate workers list`).
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
   CMD ["callgate-entrypoint", "check", "http://127.0.0.1:4177/healthz"]
 ENTRYPOINT ["callgate-entrypoint"]

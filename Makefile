@@ -1,7 +1,7 @@
-# Two commands on a fresh machine with Python 3.11+ (pip, venv) and make:
+# On a new machine with Python 3.11+, venv (Debian: python3-venv) and make:
 #     make demo     set up and show callgate at work
 #     make test     set up and run every check
-# Third-party packages come from constraints.txt alone, each checked against its hash.
+# Third-party packages come only from constraints.txt, each checked against its hash.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -11,62 +11,81 @@ PACKAGE := $(PIP) --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test quick agents agents-acp test-pythons lint soak spec mcp-conformance frameworks bench docs dist \
+.PHONY: help demo test test-root quick agents agents-acp test-pythons lint soak spec mcp-conformance frameworks bench docs dist \
   reference pictures recording constraints peers framework-pins safety safety-requirements clean
 
 help:
 	@echo "make demo         set up and show callgate at work"
-	@echo "make test         set up, then lint, type-check and test"
-	@echo "make quick        a part of the tests that takes less than a minute"
-	@echo "make agents       run real agents (Claude Code, Codex, ...) behind the gate, offline"
-	@echo "make test-pythons the tests with each Python of this machine (PYTHONS=... names them)"
-	@echo "make lint         ruff (check and format), mypy and import-linter alone"
-	@echo "make soak         the long tests, which 'make test' leaves out (PART=... runs one part:"
+	@echo "make test         set up, then lint, type-check and test (about half an hour on two cores)"
+	@echo "make quick        test the core only (under a minute on two cores)"
+	@echo "make test FEATURE=mcp  test the contracts of the kernel and one feature"
+	@echo "make test-root    as root: the tests whose result depends on the user"
+	@echo "make agents       test real agents (Claude Code, Codex, ...) behind the gate, offline"
+	@echo "make test-pythons test with each Python of this machine (PYTHONS=... names them)"
+	@echo "make lint         run ruff (check and format), mypy, import-linter and the prose counter"
+	@echo "make soak         run the long tests, which 'make test' omits (PART=... runs one part:"
 	@echo "                  $(SOAK_PARTS))"
-	@echo "make agents-acp   real ACP agents behind the proxy, offline (npm; about 800 MB)"
-	@echo "make spec         how many conformance items are covered (ARGS=--open lists the rest)"
-	@echo "make mcp-conformance  MCP's own test suite, N/N for each of its sets"
-	@echo "make frameworks   the adapters of agent frameworks, with those frameworks (PyPI)"
-	@echo "make bench        the benchmark table, beside other libraries"
-	@echo "make safety       how many attacks reach their goal behind which gate (ARGS=--help)"
-	@echo "make docs         the documentation as a site, in .build/site"
-	@echo "make dist         wheel and sdist in dist/, and the demo run from the wheel"
-	@echo "make reference    the pages about commands and settings, made anew from the code"
-	@echo "make pictures     the screenshots of the documentation, made anew"
-	@echo "make recording    the terminal recording of docs/start/first-hour.md, made anew (npm, PyPI)"
-	@echo "make constraints  resolve the dependencies anew (Python 3.11)"
-	@echo "make peers        resolve the libraries of the benchmarks anew (Python 3.11)"
-	@echo "make safety-requirements  resolve what the safety figure needs anew (Python 3.11)"
-	@echo "make framework-pins  resolve the frameworks anew (Python 3.11)"
-	@echo "make clean        remove everything that these commands made"
+	@echo "make agents-acp   test real ACP agents behind the proxy, offline (npm; about 800 MB)"
+	@echo "make spec         count covered conformance items (ARGS=--open lists the rest)"
+	@echo "make mcp-conformance  run MCP's own test suite, with N/N for each of its sets"
+	@echo "make frameworks   test the adapters with real agent frameworks (PyPI)"
+	@echo "make bench        print the benchmark table, with other libraries"
+	@echo "make safety       measure how many attacks succeed behind each gate (ARGS=--help)"
+	@echo "make docs         build the documentation site in .build/site"
+	@echo "make dist         build wheel and sdist in dist/, and run the demo from the wheel"
+	@echo "make reference    regenerate the pages of commands and settings from the code"
+	@echo "make pictures     retake the screenshots of the documentation"
+	@echo "make recording    record the demo and docs/start/first-hour.md again (npm, PyPI)"
+	@echo "make constraints  resolve the dependencies again (Python 3.11)"
+	@echo "make peers        resolve the libraries of the benchmarks again (Python 3.11)"
+	@echo "make safety-requirements  resolve the packages of make safety again (Python 3.11)"
+	@echo "make framework-pins  resolve the frameworks again (Python 3.11)"
+	@echo "make clean        remove everything that these commands created"
 
 demo: .venv/.ready
-	@$(BIN)/python examples/demo.py
+	@$(BIN)/callgate demo
 
-# bubblewrap and the dashboard are tested too; where the system has no bwrap and no chromium, they
-# are found here (in vain elsewhere).
-test quick soak pictures recording safety frameworks agents agents-acp: export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
+# All tests except the long ones and those with real agents.
+SHORT := -m "not soak and not agents" --ignore tests/features/agents/real
+FEATURES := $(notdir $(patsubst %/feature.py,%,$(wildcard src/callgate/features/*/feature.py)))
+define get_tools
+@for tool in bubblewrap chromium acp_clients mcp_suite mcp_servers deploy_tools; do sh scripts/get_$$tool.sh; done
+endef
 
-test: lint
-	@sh scripts/get_bubblewrap.sh
-	@sh scripts/get_chromium.sh
-	@sh scripts/get_acp_clients.sh
-	@sh scripts/get_mcp_suite.sh
-	@sh scripts/get_deploy_tools.sh
-	$(BIN)/python -m pytest -n 4 -m "not soak and not agents" --ignore tests/agents $(PYTEST_ARGS)
-	@echo "Left out: the long tests (make soak), and real agents (make agents, make agents-acp)."
+# The tests need bwrap and chromium: use the downloaded programs if the system has none.
+test test-root quick soak pictures recording safety frameworks agents agents-acp: export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
 
-# The core: values, protocols, policy, settings, files, the road of a call. tests/README.md has more.
+test: $(if $(FEATURE),.venv/.ready-dev,lint)
+	$(if $(filter-out $(FEATURES),$(FEATURE)),$(error FEATURE is one of: $(FEATURES)))
+	$(get_tools)
+	$(BIN)/python -m pytest -n 4 $(SHORT) $(if $(FEATURE),tests/kernel/contract tests/features/$(FEATURE)) $(PYTEST_ARGS)
+	@echo "Not run: the long tests (make soak), and real agents (make agents, make agents-acp)."
+
+# Tests whose result depends on the user: sandbox, files of the home, owners of files and sockets, processes.
+# `.ci/run` runs them as root and all tests as an ordinary user; tests/spec/test_ci.py checks the list.
+ROOT_TESTS := $(addprefix tests/kernel/,sandbox workspace host sources/hosts packages instance config/test_pins.py \
+  socket/test_serving.py socket/test_listening.py socket/test_starting.py cli/test_home.py cli/test_environments.py \
+  cli/test_sandbox.py dispatch/test_sandboxes.py dispatch/test_submodules.py gate/test_troubled_disk.py \
+  storage/test_files.py) $(addprefix tests/features/,agents/commands/test_http_hooks.py agents/hooks \
+  agents/proxy/test_agents.py fleet/postgres/test_bad_input.py fleet/postgres/test_network.py \
+  fleet/test_doctor_store.py fleet/test_moving.py mcp/packages mcp/rights web/test_server.py)
+
+test-root: .venv/.ready-dev
+	$(get_tools)
+	$(BIN)/python -m pytest -n 4 $(SHORT) $(ROOT_TESTS) $(PYTEST_ARGS)
+
+# The core: values, protocols, policy, settings, files, the dispatch pipeline. See tests/README.md.
 QUICK := core policy protocol config events sessions workspace dispatch
 
 quick: .venv/.ready-dev
-	$(BIN)/python -m pytest -n 2 -q -m "not soak and not agents" $(QUICK:%=tests/unit/%) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 -q -m "not soak and not agents" $(QUICK:%=tests/kernel/%) $(PYTEST_ARGS)
 
-# The programs of others at the versions of tests/agents/programs/, against a scripted model.
+# Third-party agents at the versions of tests/features/agents/real/programs/, against a scripted model.
 agents: .venv/.ready-dev
 	@sh scripts/get_bubblewrap.sh
+	@sh scripts/get_chromium.sh
 	@sh scripts/get_agents.sh
-	$(BIN)/python -m pytest -n 4 tests/agents $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 tests/features/agents/real $(PYTEST_ARGS)
 
 test-pythons:
 	@sh scripts/test_pythons.sh $(PYTEST_ARGS)
@@ -76,16 +95,17 @@ lint: .venv/.ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m scripts.prose
 
 # The long tests in parts. The limit for each is 20 minutes on two cores.
 SOAK_PARTS := wires calls store postgres servers processes programs
-SOAK_wires := tests/unit/policy tests/unit/protocol tests/unit/surfaces
-SOAK_calls := tests/unit/audit tests/unit/dispatch tests/unit/gate tests/unit/sessions
-SOAK_store := tests/simulation tests/unit/storage --ignore tests/unit/storage/postgres
-SOAK_postgres := tests/unit/storage/postgres
-SOAK_servers := tests/servers tests/unit/instance
-SOAK_processes := tests/acp tests/unit/sandbox tests/unit/sources tests/unit/workspace
-SOAK_programs := tests/browser tests/catalogue tests/deploy tests/docs tests/mcp_servers tests/unit/cli
+SOAK_wires := tests/kernel/policy tests/kernel/protocol tests/kernel/redaction tests/kernel/socket tests/features/editor
+SOAK_calls := tests/kernel/audit tests/kernel/dispatch tests/kernel/gate tests/kernel/sessions
+SOAK_store := tests/kernel/storage tests/features/fleet/simulation tests/features/fleet/test_moving.py
+SOAK_postgres := tests/features/fleet/postgres
+SOAK_servers := tests/features/fleet/servers tests/features/fleet/worker
+SOAK_processes := tests/kernel/sandbox tests/kernel/sources tests/kernel/workspace
+SOAK_programs := tests/kernel/cli tests/features/mcp tests/features/web tests/catalogue tests/deploy tests/docs
 
 soak: .venv/.ready-dev
 	$(if $(filter-out $(SOAK_PARTS),$(PART)),$(error PART is one of: $(SOAK_PARTS)))
@@ -102,23 +122,23 @@ soak: .venv/.ready-dev
 	    --timeout 1200 --durations 10 $(SOAK_$(part)) $(PYTEST_ARGS) || failed="$$failed $(part)";) \
 	if [ -n "$$failed" ]; then echo "soak: failed parts:$$failed" >&2; exit 1; fi
 
-# Real agents of others behind `callgate acp-proxy`, offline: their model is ours.
+# Third-party agents behind `callgate acp-proxy`, offline, with a scripted model.
 agents-acp: .venv/.ready-dev
 	@sh scripts/get_bubblewrap.sh
 	@sh scripts/get_acp_agents.sh
-	$(BIN)/python -m pytest -n 2 -m agents tests/agents_acp $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 -m agents tests/features/agents/real_acp $(PYTEST_ARGS)
 
 mcp-conformance: .venv/.ready-dev
 	@sh scripts/get_mcp_suite.sh
-	@$(BIN)/python -m tests.mcp_conformance.run
+	@$(BIN)/python -m tests.features.mcp.conformance.run
 
-# In an environment of their own: they are large, and no part of callgate's own dependencies.
+# Separate environment: the frameworks are large and not dependencies of callgate.
 frameworks:
 	@sh scripts/get_bubblewrap.sh
 	@if $(MAKE) --no-print-directory .build/frameworks/.ready; then \
 	  .build/frameworks/bin/python -m scripts.frameworks run $(PYTEST_ARGS); \
 	else \
-	  echo "Not tested, because they could not be installed: the adapters of agent frameworks."; \
+	  echo "Not tested, because the installation failed: the adapters of agent frameworks."; \
 	fi
 
 spec: .venv/.ready-dev
@@ -148,6 +168,7 @@ pictures: .venv/.ready-dev
 
 recording: .venv/.ready-dev
 	@sh scripts/get_bubblewrap.sh
+	$(BIN)/python -m scripts.record_demo
 	$(BIN)/python -m scripts.record_first_hour
 
 constraints: .build/constraints/.ready
@@ -160,31 +181,34 @@ safety-requirements: .build/constraints/.ready
 	@.build/constraints/bin/python -m scripts.safety_requirements safety/requirements.txt
 
 framework-pins: .build/constraints/.ready
-	@.build/constraints/bin/python -m scripts.frameworks pin tests/frameworks/requirements.txt
+	@.build/constraints/bin/python -m scripts.frameworks pin tests/features/agents/frameworks/requirements.txt
 
 clean:
 	rm -rf .venv .build .tools dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# What follows sets up. A stamp is older than its reasons only when they have changed.
+# Set-up. Each stamp is rebuilt when one of its sources is newer.
 
 define check_python
 @command -v "$(PYTHON)" >/dev/null || { \
-  echo "There is no '$(PYTHON)' here. callgate needs Python 3.11 or newer:" >&2; \
+  echo "'$(PYTHON)' was not found. callgate needs Python 3.11 or newer:" >&2; \
   echo "    make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 @"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
   echo "callgate needs Python 3.11 or newer; '$(PYTHON)' is $$("$(PYTHON)" -V 2>&1)." >&2; \
   echo "    make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
+  echo "'$(PYTHON)' cannot create a virtual environment: its venv module is not installed." >&2; \
+  echo "On Debian and Ubuntu: sudo apt install python3-venv" >&2; exit 1; }
 endef
 
 .venv/.made:
 	$(check_python)
-	@echo "Making .venv ..."
+	@echo "Creating .venv ..."
 	@"$(PYTHON)" -m venv .venv
 	@touch $@
 
-# To run: the part of constraints.txt above the tools of development.
+# Runtime only: the part of constraints.txt above the development tools.
 .venv/.ready: .venv/.made pyproject.toml constraints.txt
 	@echo "Installing callgate ..."
 	@sed '/^# for development/,$$d' constraints.txt > .venv/needs.txt
@@ -198,17 +222,17 @@ endef
 	@$(BIN)/python $(PACKAGE)
 	@touch .venv/.ready $@
 
-# What resolves the dependencies anew.
+# Environment of the resolvers.
 .build/constraints/.ready:
 	$(check_python)
 	@rm -rf .build/constraints && "$(PYTHON)" -m venv .build/constraints
 	@.build/constraints/bin/python $(PIP) --upgrade pip packaging
 	@touch $@
 
-# callgate with its own dependencies, and beside them the libraries it is measured with.
+# callgate with its dependencies, and the libraries that it is compared with.
 .build/bench/.ready: pyproject.toml constraints.txt benchmarks/peers.txt
 	$(check_python)
-	@echo "Installing callgate and the libraries it is measured beside ..."
+	@echo "Installing callgate and the compared libraries ..."
 	@"$(PYTHON)" -m venv --clear .build/bench
 	@sed '/^# for development/,$$d' constraints.txt > .build/bench/needs.txt
 	@.build/bench/bin/python $(HASHED) -r .build/bench/needs.txt
@@ -216,10 +240,10 @@ endef
 	@.build/bench/bin/python $(PACKAGE)
 	@touch $@
 
-# callgate with its own dependencies, and beside them the tasks and the gates it is compared with.
+# callgate with its dependencies, and the tasks and gates that it is compared with.
 .build/safety/.ready: pyproject.toml constraints.txt safety/requirements.txt
 	$(check_python)
-	@echo "Installing callgate, the tasks and the gates it is compared with ..."
+	@echo "Installing callgate, the tasks and the compared gates ..."
 	@"$(PYTHON)" -m venv --clear .build/safety
 	@sed '/^# for development/,$$d' constraints.txt > .build/safety/needs.txt
 	@.build/safety/bin/python $(HASHED) -r .build/safety/needs.txt
@@ -227,13 +251,13 @@ endef
 	@.build/safety/bin/python $(PACKAGE)
 	@touch $@
 
-# callgate with its own dependencies, and on top of them the frameworks that it has adapters for.
-.build/frameworks/.ready: pyproject.toml constraints.txt tests/frameworks/requirements.txt
+# callgate with its dependencies, and the frameworks that it has adapters for.
+.build/frameworks/.ready: pyproject.toml constraints.txt tests/features/agents/frameworks/requirements.txt
 	$(check_python)
 	@echo "Installing callgate and the agent frameworks ..."
 	@"$(PYTHON)" -m venv --clear .build/frameworks
 	@sed '/^# for development/,$$d' constraints.txt > .build/frameworks/needs.txt
 	@.build/frameworks/bin/python $(HASHED) -r .build/frameworks/needs.txt
-	@.build/frameworks/bin/python $(HASHED) --no-deps -r tests/frameworks/requirements.txt
+	@.build/frameworks/bin/python $(HASHED) --no-deps -r tests/features/agents/frameworks/requirements.txt
 	@.build/frameworks/bin/python $(PACKAGE)
 	@touch $@

@@ -35,9 +35,8 @@ if not __package__:  # run as a file: its own directory is no place to import fr
 import msgspec
 
 from benchmarks import report
-from callgate.core.content import TextBlock, ToolResultBlock, ToolUseBlock
+from callgate.core.content import Message, TextBlock, ToolResultBlock, ToolUseBlock
 from callgate.core.ids import call_id, ulid
-from callgate.core.messages import Message
 from callgate.core.ops import AppendMessages
 from callgate.core.stored import StoredMessage
 from callgate.storage.sqlite.store import SqliteStore

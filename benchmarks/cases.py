@@ -56,9 +56,9 @@ async def count_pieces(order: Order) -> int:
 
 class Case(NamedTuple):
     name: str
-    function: Callable[..., Awaitable[int]]
+    function: Callable[..., Awaitable[Any]]
     arguments: dict[str, Any]
-    expected: int
+    expected: Any
 
 
 def _order() -> dict[str, Any]:
@@ -89,6 +89,42 @@ CASES = {
     "add": Case("add", add, {"a": 19, "b": 23}, 42),
     "order": Case("order", count_pieces, {"order": _order()}, 66),
 }
+
+
+def _with_remark(remark: str) -> dict[str, Any]:
+    order = _order()
+    return {"order": {**order, "remarks": [*order["remarks"], remark]}}
+
+
+_PROSE = "The lamp stands next to the window, and nobody has switched it on since the evening. "
+PROSE = (_PROSE * 50)[:4_096]
+with open(__file__, encoding="utf-8") as _file:
+    SOURCE = (_file.read() * 2)[:4_096]
+
+
+async def read_prose() -> str:
+    """Return a text."""
+    return PROSE
+
+
+async def read_source() -> str:
+    """Return a program."""
+    return SOURCE
+
+
+EVERYDAY = {
+    "add": CASES["add"],
+    "order": CASES["order"],
+    "order with an address": Case(
+        "order with an address", count_pieces, _with_remark("Write to ada@example.com."), 66
+    ),
+    "order with a suspicious word": Case(
+        "order with a suspicious word", count_pieces, _with_remark("The key is at the door."), 66
+    ),
+    "4 KB of prose": Case("4 KB of prose", read_prose, {}, PROSE),
+    "4 KB of Python source": Case("4 KB of Python source", read_source, {}, SOURCE),
+}
+"""Calls as agents make them, beside the fastest peer."""
 
 
 async def nothing() -> None:

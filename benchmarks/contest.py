@@ -23,6 +23,9 @@ COUNTS = 5
 """The least of so many counts is taken: what a thread reports back meanwhile comes on top."""
 
 
+PERCENTS = (50, 95, 99)
+
+
 class Effort(NamedTuple):
     rounds: int
     batch: int
@@ -32,6 +35,8 @@ class Measured(NamedTuple):
     rounds_us: list[float]
     """CPU per call, one figure a round."""
     function_calls: float
+    waits_us: tuple[float, ...] = ()
+    """What 50, 95 and 99 of 100 callers waited at most; for single calls."""
 
     @property
     def median_us(self) -> float:
@@ -110,7 +115,9 @@ class Worker:
         return line.strip()
 
 
-def hold(contestants: Iterable[Contestant], case: str, effort: Effort) -> Mapping[str, Outcome]:
+def hold(
+    contestants: Iterable[Contestant], case: str, effort: Effort, order: str = "calls"
+) -> Mapping[str, Outcome]:
     """Everybody's figures by name. Who fails does not keep the others from being measured."""
     failed: dict[str, Outcome] = {}
     with ExitStack() as stack:
@@ -123,14 +130,21 @@ def hold(contestants: Iterable[Contestant], case: str, effort: Effort) -> Mappin
             except WorkerFailed as error:
                 failed[contestant.name] = Failed(str(error))
         figures: dict[str, list[float]] = {name: [] for name in workers}
+        waits: dict[str, list[list[float]]] = {name: [] for name in workers}
         turns = [*workers.items()]
         for _ in range(effort.rounds):
             turns.reverse()  # nobody always comes behind the same neighbour
             for name, worker in turns:
-                spent_ns = worker.ask("calls", effort.batch)
+                spent_ns = worker.ask(order, effort.batch)
                 figures[name].append(spent_ns / effort.batch / 1_000)
+                if order == "singles":
+                    waits[name].append([worker.ask("waited", each) / 1_000 for each in PERCENTS])
         return failed | {
-            name: Measured(figures[name], _function_calls(worker))
+            name: Measured(
+                figures[name],
+                _function_calls(worker),
+                tuple(map(median, zip(*waits[name], strict=True))),
+            )
             for name, worker in workers.items()
         }
 

@@ -65,6 +65,17 @@ CALLS = (
 )
 
 
+def loads() -> tuple[Contestant, ...]:
+    """The same call of callgate: plain, with an effect, and with more rules or sessions."""
+    return (
+        _ours("plain", "nothing else", "gate"),
+        _ours("effects", "an effect: its start and end on the disk", "effects"),
+        _ours("rules-100", "100 rules", "rules", 100),
+        _ours("rules-1000", "1,000 rules", "rules", 1_000),
+        _ours("sessions-300", "300 sessions in turn", "many_sessions", 300),
+    )
+
+
 def idle(count: int, audit_bytes: int) -> tuple[Contestant, ...]:
     """The same call of callgate: with nothing idle, then with much."""
     return (

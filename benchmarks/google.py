@@ -31,11 +31,11 @@ if not __package__:  # run as a file: its own directory is no place to import fr
 
 import httpx2
 
-from callgate.config.schema import GoogleTable
 from callgate.core.sessions import Mode, Session
 from callgate_catalogue.google.accounts import GoogleAccounts
 from callgate_catalogue.google.oauth import Client, Tokens
-from callgate_catalogue.google.tool import GoogleTools
+from callgate_catalogue.google.pack import GoogleTools
+from callgate_catalogue.settings import GoogleTable
 from tests.catalogue.google.desk import LETTER, MAIL
 from tests.google_server import SCOPE, GoogleServer
 from tests.support import Bench
@@ -44,12 +44,12 @@ GOAL_MS = 5.0
 _START = """
 import asyncio, sys, time
 from callgate.config.home import Home
-from callgate.wiring.runtime import Wired
-from callgate.wiring.surroundings import BUILT_IN
+from callgate.instance.wiring.runtime import Wired
+from callgate.instance.wiring.runtime import BUILT_IN
 wired = Wired(Home("/nowhere"), audit=False)
 for factory in BUILT_IN:
     wired.register(factory)
-registry = wired.dispatcher.registry
+registry = wired.registry
 before, begun = set(sys.modules), time.process_time()
 wired.register_catalogue()
 had, at_start = time.process_time(), len(set(sys.modules) - before)

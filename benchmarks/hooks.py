@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
-from callgate.cli.hooks import scripts
+from callgate.features.agents.commands import editing
 
 _RULE = '[[policy.rules]]\ndecision = "allow"\ntool = "shell"\ncommand = "echo *"\n'
 _GOALS = {"hook command": "2.5 x", "callgate sandbox -- true": "60 ms"}
@@ -44,7 +44,7 @@ def instance(directory: str) -> Iterator[tuple[dict[str, str], str]]:
     os.makedirs(workspace)
     with open(os.path.join(home, "settings.toml"), "w", encoding="utf-8") as file:
         file.write(_RULE)
-    scripts.write_scripts(home, "claude", 65.0)
+    editing.write_scripts(home, "claude", 65.0)
     env = {**os.environ, "CALLGATE_HOME": home, "HOME": directory}
     callgate = [sys.executable, "-m", "callgate"]
     serve = [*callgate, "serve", "--detach", "--workspace", workspace, "--no-http"]

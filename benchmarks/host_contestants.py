@@ -29,8 +29,8 @@ from callgate.dispatch.commands.sandboxes import Enclosure
 from callgate.gate import Gate
 from callgate.sandbox.jails import Network
 from callgate.sandbox.profiles import Profile
-from callgate.sources.hosts.hosts import Host, HostSettings
-from callgate.sources.hosts.provider import Hosts, HostSpec
+from callgate.sources.host_provider import Hosts, HostSpec
+from callgate.sources.hosts import Host, HostSettings
 
 Once = Callable[[int], Awaitable[Any]]
 Contestant = Callable[[], contextlib.AbstractAsyncContextManager[Once]]
@@ -191,11 +191,11 @@ class Ground:
         factories = [
             each for each in hosts.factories(settings.name) if each().definition.name == tool
         ]
-        runtime.register(factories[0])
+        runtime.tools.register(factories[0])
 
         async def once(number: int) -> None:
             session = self.sessions[number % SESSIONS]
-            result = await runtime.call(ToolCall(tool=tool, arguments={}, session=session))
+            result = await runtime.calls.run(ToolCall(tool=tool, arguments={}, session=session))
             assert result.ok, result.error
 
         yield once

@@ -39,14 +39,14 @@ from callgate.core.events import Event
 from callgate.core.ids import ulid
 from callgate.core.sessions import Mode, Session
 from callgate.core.stores import EventPage
-from callgate.surfaces.http.access import Access
-from callgate.surfaces.http.addresses import Address, Names, bind
-from callgate.surfaces.http.dependencies import Dependencies, Served
-from callgate.surfaces.http.encoding import encode
-from callgate.surfaces.http.server import HttpServer
-from callgate.surfaces.http.serving import Serving
-from callgate.surfaces.http.stream.frames import event_tail
-from callgate.wiring.runtime import Wired
+from callgate.features.web.access import Access, Names
+from callgate.features.web.application import Serving
+from callgate.features.web.contexts import Context, Served
+from callgate.features.web.frames import event_tail
+from callgate.features.web.responses import encode
+from callgate.features.web.server import HttpServer
+from callgate.instance.wiring.runtime import Wired
+from callgate.socket.listening import Address, bind
 
 CLIENTS = (100, 1_000)
 BURST = 20
@@ -144,7 +144,7 @@ class Instance:
             audit=str(home / "audit.jsonl"),
         )
         self.serving = Serving(
-            Dependencies(
+            Context(
                 runtime=self.wired.runtime,
                 open_session=self.open_session,
                 open_agent=self.wired.open_agent,
@@ -300,7 +300,7 @@ async def calls(rounds: int) -> dict[str, Any]:
         context = instance.serving.context
         session = await context.sessions.open(None, None, None)
         call = ToolCall(tool="noop", arguments={}, session=session, caller=CallerKind.HTTP)
-        body = encode(await instance.wired.runtime.call(call))
+        body = encode(await instance.wired.runtime.calls.run(call))
 
         async def answer(request: Request) -> Response:
             await request.json()
@@ -319,7 +319,7 @@ async def calls(rounds: int) -> dict[str, Any]:
             began = time.process_time()
             for _ in range(REQUESTS):
                 made = ToolCall(tool="noop", arguments={}, session=session, caller=CallerKind.HTTP)
-                await instance.wired.runtime.call(made)
+                await instance.wired.runtime.calls.run(made)
             alone.append((time.process_time() - began) / REQUESTS * 1e6)
         await bare.close()
     return {
@@ -357,7 +357,7 @@ print(paged, streamed)
 async def replay() -> dict[str, Any]:
     async with serving() as instance:
         session = await instance.serving.context.sessions.open(None, None, None)
-        conversations = instance.wired.runtime.conversations
+        conversations = instance.wired.runtime.sessions.conversations
         for n in range(KEPT - 1):
             conversations.emit(session, "test.counted", "system", {"n": n, "text": "x" * 100})
             if n % 5_000 == 0:

@@ -3,7 +3,7 @@
     python benchmarks/mcp_client.py [--calls N] [--rounds N] [--json]
 
     call    the same tool of the same server on pipes: by the SDK's client alone, and by
-            `Runtime.call` with schema, policy, events and audit on, as a session calls it
+            `Calls.run` with schema, policy, events and audit on, as a session calls it
     idle    `callgate call read_file` and `callgate tools` with no MCP servers and with 50 that are
             configured and approved, with one tool each: nothing is started, the SDK is not
             imported, and a call of another tool does not look at them at all
@@ -36,11 +36,11 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from callgate.config.home import Home
 from callgate.config.load import load_user
 from callgate.core.calls import CallerKind, ToolCall
-from callgate.sources.mcp.servers import ServerLocation
+from callgate.features.mcp.client.servers import ServerLocation
+from callgate.features.mcp.wiring import make_servers
+from callgate.instance.wiring.builder import register_known
+from callgate.instance.wiring.runtime import Wired
 from callgate.sources.pins import Pinned
-from callgate.wiring.mcp import make_servers
-from callgate.wiring.registration import register_known
-from callgate.wiring.runtime import Wired
 
 SERVER = """
 from mcp.server.mcpserver import MCPServer
@@ -82,7 +82,7 @@ async def calls(count: int, rounds: int) -> dict[str, float]:
                     call = ToolCall(
                         tool="mcp.b/echo", arguments=given, session=session, caller=CallerKind.CLI
                     )
-                    assert (await wired.runtime.call(call)).text == "hello"
+                    assert (await wired.runtime.calls.run(call)).text == "hello"
 
                 ways = {"the SDK's client alone": alone, "behind the gate": gated}
                 took: dict[str, list[float]] = {name: [] for name in ways}
@@ -146,7 +146,7 @@ def idle(rounds: int) -> dict[str, dict[int, Cost]]:
     for name, said in shown.items():
         imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines()}
         assert not imported & {"mcp", "mcp_types", "anyio", "pydantic", "httpx2"}, (name, imported)
-    assert "callgate.wiring.mcp" not in shown["callgate call read_file"].stderr
+    assert "callgate.features.mcp.wiring" not in shown["callgate call read_file"].stderr
     return {name: {count: _median(took[name, count]) for count in homes} for name in commands}
 
 

@@ -1,6 +1,9 @@
 """callgate's side: the whole road of a call, and the same road with much lying idle.
 
-gate          everything on: validation, policy, events with a reader, audit on disk
+gate          everything on: validation, policy, events with a reader, audit on disk, store
+effects       gate, by a tool with effects, whose result waits until all of it is on the disk
+rules         gate, under many rules
+sessions      gate, with the calls of many sessions in turn
 dispatcher    the road alone, as far as the peers go: nobody reads events, no audit
 many_tools    gate, with 10,000 more tools registered
 large_audit   gate, appending to an audit file of 100 MB
@@ -14,6 +17,7 @@ import os
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from itertools import cycle
 from typing import Any
 
 from benchmarks.cases import Case, Prepared, add
@@ -33,7 +37,7 @@ async def gate(case: Case, stack: AsyncExitStack) -> Prepared:
 async def dispatcher(case: Case, stack: AsyncExitStack) -> Prepared:
     home = _new_home(stack)
     wired = Wired(Home(home), audit=False)
-    wired.runtime.register(as_tool(case))
+    wired.runtime.tools.register(as_tool(case))
     stack.push_async_callback(wired.close)
     session = wired.session(home)
 
@@ -48,6 +52,37 @@ async def dispatcher(case: Case, stack: AsyncExitStack) -> Prepared:
         )
 
     return Prepared(call=call, value=_value)
+
+
+async def effects(case: Case, stack: AsyncExitStack) -> Prepared:
+    return await _prepare(case, stack, _new_home(stack), effect="write")
+
+
+async def rules(case: Case, stack: AsyncExitStack, count: int) -> Prepared:
+    """Rules of which none is about the call: about paths, commands and other tools."""
+    of = ('path = "/srv/{}/**"', 'command = "program{} *"', 'tool = "other_{}"')
+    lines = [f'[[policy.rules]]\ndecision = "deny"\n{of[n % 3].format(n)}' for n in range(count)]
+    return await _prepare(case, stack, _new_home(stack), settings="\n".join(lines))
+
+
+async def many_sessions(case: Case, stack: AsyncExitStack, count: int) -> Prepared:
+    """Each session has made a call, and makes the next when its turn comes."""
+    opened: list[tuple[Gate, list[Session]]] = []
+
+    async def burden(gate: Gate) -> None:
+        opened.append((gate, await used_sessions(gate, case, count)))
+
+    prepared = await _prepare(case, stack, _new_home(stack), burden)
+    ((gate, sessions),) = opened
+    turns = cycle(sessions)
+
+    def call() -> Awaitable[ToolResult]:
+        name = case.function.__name__
+        return gate.runtime.calls.run(
+            ToolCall(tool=name, arguments=case.arguments, session=next(turns))
+        )
+
+    return prepared._replace(call=call, settle=gate._wired.log.flush)
 
 
 async def many_tools(case: Case, stack: AsyncExitStack, count: int) -> Prepared:
@@ -72,7 +107,7 @@ async def large_audit(case: Case, stack: AsyncExitStack, size: int) -> Prepared:
 async def old_sessions(case: Case, stack: AsyncExitStack, count: int) -> Prepared:
     async def burden(gate: Gate) -> None:
         for session in await used_sessions(gate, case, count):
-            await gate.runtime.close_session(session)
+            await gate.runtime.sessions.close(session)
 
     return await _prepare(case, stack, _new_home(stack), burden)
 
@@ -90,7 +125,7 @@ async def used_sessions(gate: Gate, case: Case, count: int) -> list[Session]:
     sessions = [Session(workspace=gate.session.workspace) for _ in range(count)]
     for session in sessions:
         call = ToolCall(tool=case.function.__name__, arguments=case.arguments, session=session)
-        assert (await gate.runtime.call(call)).ok
+        assert (await gate.runtime.calls.run(call)).ok
     return sessions
 
 
@@ -116,10 +151,13 @@ async def _prepare(
     stack: AsyncExitStack,
     home: str,
     burden: Callable[[Gate], Awaitable[None]] | None = None,
+    effect: str = "none",
+    settings: str = "",
 ) -> Prepared:
     with open(Home(home).settings, "w", encoding="utf-8") as file:
-        file.write(SETTINGS)
-    gate = Gate(workspace=home, tools=[as_tool(case)], home=home)
+        file.write(SETTINGS + settings)
+    named = tool(case.function, side_effects=effect)
+    gate = Gate(workspace=home, tools=[named], home=home, mode="write")
     await stack.enter_async_context(gate)
     if burden is not None:
         await burden(gate)
@@ -138,6 +176,7 @@ async def _prepare(
 
     async def settle() -> None:
         await reader.until(made)
+        await gate._wired.log.flush()  # the clock includes the work of the store
 
     return Prepared(call=call, value=_value, settle=settle)
 

@@ -3,8 +3,9 @@
     python benchmarks/provenance.py [--calls N] [--rounds N] [--json]
 
 Three gates make the same call of a tool that sends something, interleaved: without a conversation,
-with a short one, and with one of 200 KB, in mode write, so that nobody is asked. The difference is
-the guard's. Beside it: the time to index the conversation, once.
+with a short one, and with one of 200 KB, in mode write, so that no call needs approval. The
+difference is the guard's. The destination is one that the user named (known), or another one in
+each call (new). The last figure is the time to index the conversation, once.
 """
 
 from __future__ import annotations
@@ -37,9 +38,14 @@ async def send(to: str, body: str) -> int:
     return 1
 
 
+def arguments(kind: str, number: int) -> dict[str, str]:
+    to = "bob@corp.example" if kind == "known" else f"person{number}@new{number % 97}.example"
+    return {"to": to, "body": "all is well"}
+
+
 async def measure(calls: int, rounds: int) -> dict[str, float]:
-    arguments = {"to": "bob@corp.example", "body": "all is well"}
     times: dict[str, list[float]] = {}
+    count = 0
     async with AsyncExitStack() as stack:
         gates = {}
         for name in ("no conversation", "short", "200 KB"):
@@ -50,14 +56,17 @@ async def measure(calls: int, rounds: int) -> dict[str, float]:
                 await stack.enter_async_context(gate.turn(PROMPT))
             if name == "200 KB":
                 await gate.call("look")
-            await gate.call("send", arguments)
+            await gate.call("send", arguments("known", 0))
         for _ in range(rounds):
             for name, gate in gates.items():
-                started = time.process_time()
-                for _ in range(calls):
-                    await gate.call("send", arguments)
-                each = (time.process_time() - started) / calls * 1e6
-                times.setdefault(name, []).append(each)
+                for kind in ("known", "new"):
+                    count += calls
+                    made = [arguments(kind, count + n) for n in range(calls)]
+                    started = time.process_time()
+                    for each in made:
+                        await gate.call("send", each)
+                    taken = (time.process_time() - started) / calls * 1e6
+                    times.setdefault(f"{name}, {kind}", []).append(taken)
     return {name: statistics.median(found) for name, found in times.items()}
 
 
@@ -80,9 +89,11 @@ def main() -> None:
     if options.json:
         print(json.dumps(found))
         return
-    bare = found["no conversation"]
-    for name in ("short", "200 KB"):
-        print(f"guard, {name}: {found[name] - bare:.1f} µs of CPU a call (of {found[name]:.1f})")
+    for kind in ("known", "new"):
+        bare = found[f"no conversation, {kind}"]
+        for name in ("short", "200 KB"):
+            took = found[f"{name}, {kind}"]
+            print(f"guard, {name}, {kind}: {took - bare:.1f} µs of CPU a call (of {took:.1f})")
     print(f"indexing 200 KB, once: {found['index 200 KB, ms']:.1f} ms of CPU")
 
 

@@ -27,12 +27,12 @@ if not __package__:  # run as a file: its own directory is no place to import fr
 from benchmarks import ours, report
 from benchmarks.cases import CASES
 from callgate.audit import log
-from callgate.core.json_schema.schemas import ArgumentSchema
+from callgate.core.schemas import ArgumentSchema
 from callgate.dispatch import call_records
 from callgate.dispatch.journal import Journal
 from callgate.events.bus import Bus
 from callgate.events.log import SessionLog
-from callgate.redaction.summaries import ArgumentSummary
+from callgate.redaction.data import ArgumentSummary
 
 STAGES: tuple[tuple[str, Any, str], ...] = (
     ("check of the arguments", ArgumentSchema, "check"),
@@ -96,11 +96,11 @@ def _clocked(
 ) -> Callable[..., Any]:
     now = time.perf_counter_ns
 
-    def clocked(*args: Any) -> Any:
+    def clocked(*args: Any, **named: Any) -> Any:
         inside.append(title)
         began = now()
         try:
-            return function(*args)
+            return function(*args, **named)
         finally:
             into.append(now() - began)
             inside.pop()

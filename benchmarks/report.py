@@ -59,6 +59,35 @@ def _cells(
     ]
 
 
+def everyday_table(found: Mapping[str, Mapping[str, Outcome]], peer: str) -> str:
+    rows = []
+    for case, outcomes in found.items():
+        ours, theirs = outcomes.get("gate"), outcomes.get(peer)
+        row = [case, "–", "–", "–", "–"]
+        if isinstance(ours, Measured):
+            row[1], row[4] = f"{ours.median_us:,.1f}", f"{ours.function_calls:,.0f}"
+        if isinstance(theirs, Measured):
+            row[2] = f"{theirs.median_us:,.1f}"
+        if isinstance(ours, Measured) and isinstance(theirs, Measured):
+            row[3] = f"{ours.ratio_to(theirs):.2f}"
+        rows.append(row)
+    head = ["a call of `Gate.call`", "callgate, µs", f"{peer}, µs", "ratio", "function calls"]
+    return table(head, rows)
+
+
+def singles_table(found: Mapping[str, Outcome], contestants: Sequence[Contestant]) -> str:
+    rows = []
+    for contestant in contestants:
+        figures = found.get(contestant.name)
+        if isinstance(figures, Measured):
+            waits = [f"{each:,.0f}" for each in figures.waits_us]
+            rows.append([contestant.title, f"{figures.median_us:,.0f}", *waits])
+        else:
+            rows.append([contestant.title, "–", "–", "–", "–"])
+    head = ["`add`, one call every 50 ms", "CPU, µs", "waited, p50, µs", "p95", "p99"]
+    return table(head, rows)
+
+
 def idle_table(found: Mapping[str, Outcome], contestants: Sequence[Contestant]) -> str:
     plain = found[contestants[0].name]
     rows = []

@@ -18,13 +18,13 @@ if not __package__:  # run as a file: its own directory is no place to import fr
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 from benchmarks import memory, report, rows, start
-from benchmarks.cases import CASES
+from benchmarks.cases import CASES, EVERYDAY
 from benchmarks.contest import Failed, Outcome, hold
-from benchmarks.contestants import CALLS, Contestant, idle
+from benchmarks.contestants import CALLS, Contestant, idle, loads
 from benchmarks.efforts import Scale, chosen_scale, rounds
 from benchmarks.trees import ROOT
 
-SECTIONS = ("calls", "idle", "memory", "start")
+SECTIONS = ("calls", "everyday", "idle", "memory", "start")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     out.values |= {"machine": report.machine(), "load_before": os.getloadavg()}
     if "calls" in chosen or named:
         measure_calls(named or CALLS, scale, out)
+    if "everyday" in chosen:
+        measure_everyday(scale, out)
     if "idle" in chosen:
         measure_idle(scale, out)
     if "memory" in chosen:
@@ -86,6 +88,34 @@ def measure_calls(contestants: Sequence[Contestant], scale: Scale, out: Output) 
     out.table(report.calls_table(found, contestants))
     out.values["versions"] = {each.package: each.version for each in contestants}
     out.values["calls"] = {case: report.outcome_values(each) for case, each in found.items()}
+
+
+def measure_everyday(scale: Scale, out: Output) -> None:
+    """Single calls, and arguments, results, effects, rules and sessions as agents have them."""
+    peer = "pydantic-ai"
+    names = ("bare", "gate", peer)
+    pair = [each for each in CALLS if each.name in names and each.version is not None]
+    out.remark("one call every 50 ms ...")
+    singles = hold(pair, "add", scale.singles, "singles")
+    out.failures(singles)
+    out.table(report.singles_table(singles, pair))
+    out.rows += rows.rows_of_calls("singles", singles)
+    found = {}
+    for case in EVERYDAY:
+        out.remark(f"{case} ...")
+        found[case] = hold(pair[1:], case, scale.calls)
+        out.failures(found[case])
+        if case not in CASES:
+            out.rows += rows.rows_of_calls(case, found[case])
+    out.table(report.everyday_table(found, peer))
+    out.remark("effects, rules and sessions ...")
+    loaded = hold(loads(), "add", scale.calls._replace(batch=max(20, scale.calls.batch // 3)))
+    out.failures(loaded)
+    out.table(report.idle_table(loaded, loads()))
+    out.rows += rows.rows_of_calls("loads", loaded)
+    out.values["singles"] = report.outcome_values(singles)
+    out.values["everyday"] = {case: report.outcome_values(each) for case, each in found.items()}
+    out.values["loads"] = report.outcome_values(loaded)
 
 
 def measure_idle(scale: Scale, out: Output) -> None:

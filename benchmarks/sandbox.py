@@ -32,8 +32,15 @@ from callgate.core.commands import OnOutput
 from callgate.sandbox import machines, profiles
 from callgate.sandbox.dry_runs import differences, manifests, overlays
 from callgate.sandbox.jails import Jail
-from callgate.sandbox.launch import Command, Launcher, Running
-from callgate.sandbox.plans import Backend, CannotGuarantee, Plan, choose
+from callgate.sandbox.plans import (
+    Backend,
+    CannotGuarantee,
+    Command,
+    Launcher,
+    Plan,
+    Running,
+    choose,
+)
 from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProcess
 
 LARGE = 1 << 30

@@ -44,8 +44,8 @@ from callgate.core.events import CALLED, COMPLETED
 from callgate.core.ids import call_id, session_id
 from callgate.core.ops import Acquire, Append, ClearOutbox, FinishCall, NewSession, StartCall
 from callgate.core.stores import SessionLocked
-from callgate.storage.postgres.location import PostgresLocation
-from callgate.storage.postgres.store import PostgresStore
+from callgate.features.fleet.postgres import PostgresLocation
+from callgate.features.fleet.postgres.store import PostgresStore
 
 SECTIONS = ("appends", "calls", "servers", "hints", "takeover", "growth")
 WRITERS = 64

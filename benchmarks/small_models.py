@@ -30,10 +30,10 @@ if not __package__:  # run as a file: its own directory is no place to import fr
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 from callgate import Answer, Gate, Outcome
-from callgate.agent.agent import Agent
-from callgate.agent.limits import TurnLimits
-from callgate.models.make import make_model
-from callgate.models.tables import ModelTable
+from callgate.features.chat.agent.agent import Agent
+from callgate.features.chat.agent.turns import TurnLimits
+from callgate.features.chat.models.make import make_model
+from callgate.features.chat.settings import ModelTable
 
 WORDS = (
     "plum",
@@ -138,7 +138,7 @@ def ours(base_url: str, tools: Literal["native", "text"], home: Path) -> Ask:
         async with Gate(place, home=home, mode="write", confirm=yes) as gate:
             runtime = gate.runtime
             limits = TurnLimits(cycles=6)
-            agent = Agent(runtime.dispatcher, runtime.turns, model, limits=limits)
+            agent = Agent(runtime, model, limits=limits)
             end = await agent.turn(gate.session, prompt)
             await model.close()
         return end.text or f"({end.stop} after {end.cycles} replies: {end.notice})"

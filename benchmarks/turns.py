@@ -29,11 +29,10 @@ if not __package__:  # run as a file: its own directory is no place to import fr
 
 from benchmarks import report
 from callgate import Gate, ToolUseBlock
-from callgate.agent.agent import Agent
-from callgate.core.content import ToolResultBlock
+from callgate.core.content import Message, ToolResultBlock
 from callgate.core.effects import SideEffects
-from callgate.core.messages import Message
 from callgate.core.models import Piece, Price, Prompt, Reply, TextDelta
+from callgate.features.chat.agent.agent import Agent
 from callgate.sources.functions import tool
 
 Once = Callable[[], Awaitable[Any]]
@@ -114,7 +113,7 @@ async def ours(directory: Path, tools: int, *, native: bool) -> AsyncIterator[On
     made = [tool(side_effects=SideEffects.NONE)(make(number)) for number in range(tools)]
     async with Gate(workspace, made, home=directory / f"home-{native}") as gate:
         runtime = gate.runtime
-        agent = Agent(runtime.dispatcher, runtime.turns, Instant(native=native))
+        agent = Agent(runtime, Instant(native=native))
 
         async def once() -> None:
             session = gate._wired.session(str(workspace))  # a new one: no history to carry

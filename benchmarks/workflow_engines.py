@@ -27,7 +27,7 @@ if not __package__:  # run as a file: its own directory is no place to import fr
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 from benchmarks import report, scale
-from callgate.storage.postgres.location import PostgresLocation
+from callgate.features.fleet.postgres import PostgresLocation
 from tests.postgres import running
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -88,7 +88,7 @@ async def _through_gate(directory: str, callers: int, calls: int, files: str) ->
             for turn in range(-1, calls):
                 if turn == 0:  # modules, threads and the session's row are there by now
                     await ready.wait()
-                result = await gate.runtime.call_promptly(
+                result = await gate.runtime.calls.run_promptly(
                     ToolCall(
                         tool="write_file",
                         arguments={"path": f"{caller}-{turn}", "content": CONTENT},

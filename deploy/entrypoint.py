@@ -1,13 +1,13 @@
 #!/opt/callgate/bin/python
-"""Starts callgate in a container: settings from a file and from variables, then the command.
+"""Start callgate in a container: build settings from a file and variables, then run the command.
 
     callgate-entrypoint serve ...       writes settings.toml into the home, becomes `callgate serve`
-    callgate-entrypoint check URL       0 if the URL answers 200, for HEALTHCHECK
+    callgate-entrypoint check URL       exits with 0 if the URL answers 200, for HEALTHCHECK
 
-The settings are those of $CALLGATE_SETTINGS (default /etc/callgate/settings.toml), if that is
-there, and over them those of the variables below. Where there is neither, the home keeps the
-settings that it has. A variable that went into the settings is not passed on: what callgate
-starts has no business with the password of the database.
+The settings come from $CALLGATE_SETTINGS (default /etc/callgate/settings.toml), if that file
+exists; the variables below override them. Without both, the home's settings stay unchanged.
+Variables that became settings are removed from the environment, so no process that callgate starts
+sees the password of the database.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ VARIABLES = {
     "CALLGATE_ADVERTISE_URL": ("instance", "advertise_url"),
     "CALLGATE_PUBLIC_URL": ("instance", "public_url"),
 }
-"""Each is a key of the settings."""
+"""Variables and the settings keys that they set."""
 
 
 def main(words: list[str]) -> None:
     if words[:1] == ["check"]:
         sys.exit(check(words[1]))
     write_settings(os.environ)
-    os.execvp("callgate", ["callgate", *words])  # noqa: S606  # it takes our place
+    os.execvp("callgate", ["callgate", *words])  # noqa: S606  # replaces this process
 
 
 def check(url: str) -> int:
@@ -47,8 +47,8 @@ def check(url: str) -> int:
 
 
 def write_settings(environ: MutableMapping[str, str]) -> None:
-    """Write the settings of the home. The variables that are in them are taken out."""
-    import tomlkit  # lazy: not for a check, which is made every few seconds  # noqa: PLC0415
+    """Write the settings of the home, and remove the variables that became settings."""
+    import tomlkit  # lazy: a health check runs every few seconds  # noqa: PLC0415
 
     base = environ.get("CALLGATE_SETTINGS", BASE)
     given = {key: environ.pop(name) for name, key in VARIABLES.items() if name in environ}
@@ -63,7 +63,7 @@ def write_settings(environ: MutableMapping[str, str]) -> None:
         settings.setdefault(table, tomlkit.table())[key] = value
     home = os.path.expanduser(environ.get("CALLGATE_HOME") or "~/.callgate")
     os.makedirs(home, mode=0o700, exist_ok=True)
-    file, written = tempfile.mkstemp(dir=home, prefix="settings.")  # only its owner may read it
+    file, written = tempfile.mkstemp(dir=home, prefix="settings.")  # readable only by its owner
     with os.fdopen(file, "w", encoding="utf-8") as opened:
         os.fchmod(opened.fileno(), stat.S_IRUSR | stat.S_IWUSR)
         opened.write(tomlkit.dumps(settings))

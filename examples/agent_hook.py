@@ -1,9 +1,9 @@
-"""An agent of somebody else behind the gate: what its hook asks, and what callgate answers.
+"""A third-party agent behind the gate: the hook's request and callgate's answer.
 
     python examples/agent_hook.py
 
-`callgate hook install claude` does this for Claude Code. Here the hook is run by hand, with the
-event that Claude Code would send.
+`callgate hook install claude` does this for Claude Code. The example runs the hook manually,
+with the event that Claude Code would send.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ import tempfile
 from pathlib import Path
 
 import callgate
-from callgate.cli.hooks.scripts import write_scripts
+from callgate.features.agents.commands.editing import write_scripts
 
 RULE = '[[policy.rules]]\ndecision = "deny"\ntool = "shell"\ncommand = "rm *"\n'
 
 
 def ask(home: Path, workspace: Path, tool: str, **input: str) -> str:
-    """What the hook answers to Claude Code before a call."""
+    """Return the hook's answer to Claude Code before a call."""
     event = {
         "session_id": "example",
         "cwd": str(workspace),

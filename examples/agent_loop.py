@@ -1,7 +1,7 @@
 """callgate inside an agent loop you already have: two lines, marked (1) and (2).
 
-The model here is a script, so that the example runs anywhere; put your provider's client in
-its place. The messages are in Anthropic's shape; "openai" and "openai-responses" work too.
+The model is a script, so the example runs anywhere; replace it with your provider's client.
+The messages have Anthropic's format; "openai" and "openai-responses" work too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ async def add(a: int, b: int) -> int:
 
 
 class ScriptedModel:
-    """Asks for two sums at once, then says what it got."""
+    """Model that requests two sums concurrently, then reports the results."""
 
     async def create(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> Any:
         assert [each["name"] for each in tools] == ["add"]

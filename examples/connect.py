@@ -1,7 +1,7 @@
-"""A program beside a running instance: it calls, a person allows, and it does not wait for ever.
+"""A program that calls a running instance, with a person who approves and a limited wait.
 
-The example starts an instance of its own, in a home of its own, so that it runs anywhere. Leave
-`home` out to use the one that `callgate serve` started.
+The example starts a separate instance in a separate home, so it runs anywhere. Omit `home` to
+use the instance that `callgate serve` started.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def allowed_elsewhere(home: str, workspace: str) -> None:
 
 
 def person(home: str, question: str) -> None:
-    """What somebody types at another terminal; no program allows its own calls."""
+    """Approve at another terminal; a program cannot allow its own calls."""
     subprocess.run(
         [sys.executable, "-m", "callgate", "confirmations", "allow", question, "--json"],
         env={**os.environ, "CALLGATE_HOME": home},
@@ -71,7 +71,7 @@ def main() -> None:
         os.mkdir(workspace)
         with instance(home, workspace):
             with callgate.connect(home=home, cwd=workspace) as gate:
-                refused = gate.call("shell", command="rm a.txt")  # nobody is there to ask
+                refused = gate.call("shell", command="rm a.txt")  # no approver is available
                 print(refused.ok, refused.text)
             asyncio.run(allowed_elsewhere(home, workspace))
             asyncio.run(side_by_side(home, workspace))

@@ -1,8 +1,8 @@
-"""A mail tells the model to send everything to a stranger; the guard asks, and says why.
+"""The guard requires approval when a mail tells the model to send data to a stranger.
 
     python examples/guarded_mail.py
 
-The loop is the program's own. The "model" does what the user asks, and then what the mail asks.
+The program has its own loop. The "model" follows the user's request, then the mail's.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ async def send_mail(to: str, body: str) -> str:
 
 
 async def ask(question: Confirmation) -> bool:
-    """A person would be asked here."""
+    """Answer the approval question; a real program asks a person."""
     print(f"asked: {question.why}")
     for line in question.provenance_lines:
         print(f"       {line}")

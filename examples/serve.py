@@ -1,7 +1,6 @@
-"""A program that is an instance: it serves a tool of its own, and answers what must be asked.
+"""A program that runs an instance, serves a tool and answers approval questions.
 
-The peer here is the command line, in a process of its own. Leave `home` out to serve in the
-user's own home.
+The peer is the command line, in a separate process. Omit `home` to serve in the user's home.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ async def announce(text: str) -> str:
 
 
 async def ask(question: callgate.Confirmation) -> bool:
-    """Here a rule; a program with a window asks the person in front of it."""
+    """Answer by a rule; a program with a window asks its user."""
     print("asked about", question.tool, flush=True)
     return "secret" not in question.arguments["text"]
 

@@ -1,7 +1,7 @@
-"""A session that outlives its process: asked in one, answered from another, resumed in a third.
+"""A durable session: one process asks, another answers, a third resumes.
 
-Everything happens in a temporary directory. The three parts share nothing but the home, as
-three processes would.
+Everything happens in a temporary directory. The three parts share only the home, like
+three processes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ async def deploy(version: str, context: ToolContext) -> str:
 
 
 async def ask(home: Path, workspace: Path) -> str:
-    """An agent's turn wants to deploy. Nobody is there, and the process ends."""
+    """Run a turn that wants to deploy; no approver is available, and the process ends."""
     async with Gate(workspace, [deploy], home=home) as gate:
         questions = gate.runtime.events(types=["tool.confirmation_requested"])
         said = Message.text("user", "deploy 1.2, please")
@@ -35,7 +35,7 @@ async def ask(home: Path, workspace: Path) -> str:
 
 
 async def answer(home: Path, workspace: Path) -> None:
-    """Somebody looks at what is open, and allows it: also `callgate confirmations allow ID`."""
+    """List the pending questions and allow one, like `callgate confirmations allow ID`."""
     async with Gate(workspace, [deploy], home=home) as gate:
         for question in await gate.runtime.open_confirmations():
             allow = Answer(decision=Outcome.ALLOW, by="an admin")
@@ -44,7 +44,7 @@ async def answer(home: Path, workspace: Path) -> None:
 
 
 async def resume(home: Path, session: str) -> None:
-    """Whoever resumes the session runs what was allowed, once."""
+    """Resume the session, which runs the approved call once."""
     async with Gate(tools=[deploy], home=home, session=session) as gate:
         assert gate.resumed is not None
         for result in await asyncio.gather(*gate.resumed.calls.values()):

@@ -1,7 +1,8 @@
-"""The calls of a program as spans of its own trace, sent to an OpenTelemetry collector.
+"""Export the calls of a program as spans of its trace to an OpenTelemetry collector.
 
-The example has a collector of its own on loopback, which counts what it is sent, so that it runs
-anywhere. Leave it out, and name yours in `OTEL_EXPORTER_OTLP_ENDPOINT`. It needs the extra `otel`:
+The example runs a collector on loopback that counts the received spans, so it runs
+anywhere. Remove it, and name your collector in `OTEL_EXPORTER_OTLP_ENDPOINT`. It needs the
+extra `otel`:
 
     pip install 'callgate[otel]'
 """
@@ -26,7 +27,7 @@ RECEIVED: list[str] = []
 @tool(side_effects="read")
 async def count_words(text: str, context: ToolContext) -> int:
     """Count the words of a text."""
-    print("in the span", context.traceparent)  # for whatever the tool asks or starts
+    print("in the span", context.traceparent)  # for requests and processes of the tool
     return len(text.split())
 
 
@@ -40,7 +41,7 @@ def collector() -> Iterator[str]:
             self.end_headers()
 
         def log_message(self, *words: Any) -> None:
-            """Nothing."""
+            """Suppress the access log."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""A tool written as a class, with all there is to say about it: one file, no change in the core."""
+"""A tool as a class with a complete definition: one file, no change in the core."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from callgate import (
 
 
 class Countdown:
-    """Counts down, a tick at a time, and stops at once when told to."""
+    """Tool that counts down tick by tick and stops immediately when it is cancelled."""
 
     definition = ToolDefinition(
         name="countdown",
@@ -42,7 +42,7 @@ class Countdown:
         return ToolOutput(content=[TextBlock("lift-off")])
 
     async def cancel(self) -> bool:
-        return True  # it looks at cancel_event ten times a second
+        return True  # checks cancel_event ten times a second
 
 
 async def main() -> None:

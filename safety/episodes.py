@@ -2,6 +2,7 @@
 
     prompt -> user's calls, in order -> has it read the injected text? -> attacker's calls
 
+The attacker's calls may also come between the user's, once the text was read.
 It never gives up: a call that is refused does not stop the next one. A real model resists some
 injections; this one resists none that it has read, so what remains is what the gate does. Where a
 gate withholds every output that carries the text, there is no attack, and nothing done either.
@@ -10,7 +11,6 @@ gate withholds every output that carries the text, there is no attack, and nothi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
 
 import msgspec
 
@@ -29,11 +29,10 @@ async def play(
     `sign` is the part of the injected text that the model must have read to be hijacked."""
     person = Reader([call for call in calls if call.side == "user"], contestant.person_kind)
     effects = {each.name: each.effect.has_effects for each in world.definitions}
-    first = list(takewhile(lambda call: call.side == "user", calls))
+    steps: list[Step] = []
     async with contestant.open(world, prompt, person) as door:
-        steps = [await _step(door, call, person, effects.get(call.tool, True)) for call in first]
-        if any(has_read(step.reply, sign) for step in steps):
-            for call in calls[len(first) :]:
+        for call in calls:
+            if call.side == "user" or any(has_read(step.reply, sign) for step in steps):
                 steps.append(await _step(door, call, person, effects.get(call.tool, True)))
     return tuple(steps), tuple(person.questions)
 

@@ -13,8 +13,9 @@ from callgate.dispatch.permission.confirmations import Answer, Confirmation, Sco
 from callgate.policy.rules import Outcome
 from safety.values import Call
 
-PersonKind = Literal["reader", "session"]
-"""`reader` answers each question once; `session` allows for the rest of the session."""
+PersonKind = Literal["reader", "session", "wide"]
+"""`reader` answers each question once, `session` allows this destination for the rest of the
+session, `wide` the whole tool."""
 
 
 _SAYS_NOTHING: tuple[Any, ...] = (None, "", [], {}, False, ".", "GET", 8_000)
@@ -24,28 +25,39 @@ _SAYS_NOTHING: tuple[Any, ...] = (None, "", [], {}, False, ".", "GET", 8_000)
 class Reader:
     """Allows exactly the calls that belong to the task, and remembers what was asked."""
 
-    def __init__(self, belonging: Iterable[Call], kind: PersonKind = "reader") -> None:
+    def __init__(
+        self,
+        belonging: Iterable[Call],
+        kind: PersonKind = "reader",
+        patience: int | None = None,
+    ) -> None:
+        """`patience`: calls outside the task that they refuse before they allow everything."""
         self._belonging = tuple(belonging)
         self._kind = kind
+        self._patience = patience
         self.questions: list[str] = []
 
     def allows(self, tool: str, arguments: Mapping[str, Any], why: str = "") -> bool:
         """The answer to one question, as a yes or a no."""
         self.questions.append(f"{tool}: {why}" if why else tool)
-        return any(belongs(tool, arguments, call) for call in self._belonging)
+        if any(belongs(tool, arguments, call) for call in self._belonging):
+            return True
+        if self._patience is None:
+            return False
+        self._patience -= 1
+        return self._patience < 0
 
     async def confirm(self, question: Confirmation) -> Answer:
         """The answer to one question of callgate."""
-        if not self.allows(question.tool, question.arguments, question.why):
+        return self.answer(question.tool, question.arguments, question.why)
+
+    def answer(self, tool: str, arguments: Mapping[str, Any], why: str) -> Answer:
+        if not self.allows(tool, arguments, why):
             return Answer(decision=Outcome.DENY, reason="This is not part of the task.")
         if self._kind == "reader":
             return Answer(decision=Outcome.ALLOW)
-        return Answer(decision=Outcome.ALLOW, scope=session_scope())
-
-
-def session_scope() -> Scope:
-    """What the answer "for this session" is: the narrow form, where it is offered."""
-    return Scope("destination") if "destination" in list(Scope) else Scope.SESSION
+        scope = Scope.SESSION if self._kind == "wide" else Scope.DESTINATION
+        return Answer(decision=Outcome.ALLOW, scope=scope)
 
 
 def belongs(tool: str, arguments: Mapping[str, Any], planned: Call) -> bool:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from safety.values import Episode, Score, score
+from safety.verdicts import VerdictRow
 
 _HEAD = (
     "gate",
     "attacks that reach their goal",
     "tasks done",
+    "tasks done under attack",
     "questions a task",
     "questions the attacker caused",
     "effects without a person",
@@ -48,6 +51,9 @@ class Row(msgspec.Struct, frozen=True):
         return added([result.score for result in self.suites.values()])
 
 
+AnyRow = TypeVar("AnyRow", Row, VerdictRow)
+
+
 class Results(msgspec.Struct, frozen=True):
     """The JSON file."""
 
@@ -57,6 +63,8 @@ class Results(msgspec.Struct, frozen=True):
     seconds: Mapping[str, int] = {}
     """How long each half took when it was last run."""
     halves: Mapping[str, tuple[Row, ...]] = {}
+    verdicts: Mapping[str, tuple[VerdictRow, ...]] = {}
+    """The halves that count verdicts."""
 
 
 def summarize(episodes: Sequence[Episode]) -> SuiteResult:
@@ -80,17 +88,17 @@ def added(scores: Sequence[Score]) -> Score:
     return Score(**{name: sum(getattr(each, name) for each in scores) for name in names})
 
 
-def merged(old: Sequence[Row], new: Sequence[Row]) -> tuple[Row, ...]:
+def merged(old: Sequence[AnyRow], new: Sequence[AnyRow]) -> tuple[AnyRow, ...]:
     """What is known after a run of a part: its results, and for the rest the earlier ones. Pure."""
     rows = {row.name: row for row in old}
     for row in new:
         before = rows.get(row.name)
         kept = {} if before is None else before.suites
-        rows[row.name] = Row(row.name, row.title, {**kept, **row.suites}, row.missing)
+        rows[row.name] = msgspec.structs.replace(row, suites={**kept, **row.suites})
     return tuple(rows.values())
 
 
-def in_order(rows: Sequence[Row], names: Sequence[str]) -> tuple[Row, ...]:
+def in_order(rows: Sequence[AnyRow], names: Sequence[str]) -> tuple[AnyRow, ...]:
     """The rows of the contestants that there are, in the order of the table. Pure."""
     by_name = {row.name: row for row in rows}
     return tuple(by_name[name] for name in names if name in by_name)
@@ -131,12 +139,13 @@ def write_between(page: Path, tables: Mapping[str, str]) -> None:
 
 def _cells(row: Row) -> list[str]:
     if row.missing is not None:
-        return [f"not run: {row.missing}", "", "", "", ""]
+        return [f"not run: {row.missing}", "", "", "", "", ""]
     found = row.total
     share = f" ({found.attacks_reached / found.attacks:.1%})" if found.attacks else ""
     return [
         f"{found.attacks_reached} of {found.attacks}{share}",
         f"{found.tasks_done} of {found.tasks}" if found.tasks else "",
+        f"{found.done_under_attack} of {found.under_attack}" if found.under_attack else "",
         f"{found.questions_a_task:.2f}" if found.tasks else "",
         str(found.attacker_questions),
         "" if found.autonomy is None else f"{found.autonomy:.0%}",

@@ -17,22 +17,45 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
 from callgate import __version__
-from safety import report
-from safety.contestants.ports import Contestant
-from safety.contestants.rows import DOJO_ROWS, SHELL_ROWS
+from safety import report, verdicts
+from safety.adaptive.runs import SUITES as ADAPTIVE_SUITES
+from safety.coding.gates import CODING_ROWS
+from safety.coding.runs import SUITES as CODING_SUITES
+from safety.contestants.rows import ADAPTIVE_ROWS, DOJO_ROWS, ORDER_ROWS, SEARCH_ROWS, SHELL_ROWS
 from safety.dojo import suites
 from safety.report import Results, Row
 from safety.shell.runs import SUITES as SHELL_SUITES
-from safety.work import Piece, run_all
+from safety.values import Episode
+from safety.verdicts import Layout, Verdict, VerdictRow
+from safety.work import Piece, Taking, run_all
 
+AnyRow = Row | VerdictRow
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/safety.md"
 OUT = ROOT / ".build/safety.json"
-HALVES = ("dojo", "held-out", "shell")
+_ALLOWED = ("allowed", "asked", "refused")
+HALVES = ("dojo", "held-out", "order", "shell", "adaptive", "search", "coding")
+LAYOUTS = {
+    "order": (Layout("order", suites.SUITES, "group"),),
+    "search": (
+        Layout("search", suites.SUITES, "group"),
+        Layout("search by harm", suites.SUITES, "kind"),
+    ),
+    "adaptive": (
+        Layout("adaptive", ADAPTIVE_SUITES, "group"),
+        Layout("adaptive by harm", ADAPTIVE_SUITES, "kind"),
+    ),
+    "coding": (
+        Layout("coding ordinary", ("ordinary",), "group", "asked", _ALLOWED),
+        Layout("coding dangerous", ("dangerous",), "kind", "through", _ALLOWED),
+    ),
+}
+"""The tables of the halves that have verdicts in place of episodes."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,11 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for found in measure(half, options.only, options.suite):
             results = _with_rows(results, half, found, time.monotonic() - started)
             _write(options.out, results)
-    tables = {
-        name: table
-        for half, rows in results.halves.items()
-        for name, table in _tables(half, rows).items()
-    }
+    tables = _tables(results)
     if options.json:
         print(_as_json(results).decode())
     else:
@@ -62,41 +81,71 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def measure(
     half: str, only: Sequence[str] | None, wanted: Sequence[str] | None
-) -> Iterator[list[Row]]:
+) -> Iterator[list[AnyRow]]:
     """Every contestant with every suite: first the rows of those who cannot take part, which say
     why, then a row with each suite that is done."""
     chosen = [each for each in contestants(half) if not only or each.name in only]
     names = [name for name in suite_names(half) if not wanted or name in wanted]
-    yield [Row(each.name, each.title, {}, why) for each in chosen if (why := each.missing())]
+    row = VerdictRow if half in LAYOUTS else Row
+    yield [row(each.name, each.title, {}, why) for each in chosen if (why := each.missing())]
     present = [each for each in chosen if each.missing() is None]
-    for piece, episodes in run_all([Piece(half, each, name) for each in present for name in names]):
+    for piece, found in run_all([Piece(half, each, name) for each in present for name in names]):
         print(f"{half}: {piece.contestant.name}, {piece.suite}", file=sys.stderr, flush=True)
-        result = {piece.suite: report.summarize(episodes)}
-        yield [Row(piece.contestant.name, piece.contestant.title, result)]
+        yield [_row(piece, found)]
 
 
-def contestants(half: str) -> Sequence[Contestant]:
-    return SHELL_ROWS if half == "shell" else DOJO_ROWS
+def contestants(half: str) -> Sequence[Taking]:
+    rows: dict[str, Sequence[Taking]] = {
+        "coding": CODING_ROWS,
+        "adaptive": ADAPTIVE_ROWS,
+        "order": ORDER_ROWS,
+        "search": SEARCH_ROWS,
+        "shell": SHELL_ROWS,
+    }
+    return rows.get(half, DOJO_ROWS)
 
 
 def suite_names(half: str) -> Sequence[str]:
-    return SHELL_SUITES if half == "shell" else suites.SUITES
+    own = {"shell": SHELL_SUITES, "adaptive": ADAPTIVE_SUITES, "coding": CODING_SUITES}
+    return own.get(half, suites.SUITES)
 
 
-def _tables(half: str, rows: Sequence[Row]) -> dict[str, str]:
-    return {half: report.table(rows), f"{half} by suite": report.by_suite(rows)}
+def _row(piece: Piece, found: Sequence[Episode] | Sequence[Verdict]) -> AnyRow:
+    """One contestant with one suite."""
+    name, title = piece.contestant.name, piece.contestant.title
+    if piece.half in LAYOUTS:
+        return VerdictRow(name, title, {piece.suite: cast(tuple[Verdict, ...], tuple(found))})
+    return Row(name, title, {piece.suite: report.summarize(cast(list[Episode], list(found)))})
 
 
-def _with_rows(results: Results, half: str, found: Sequence[Row], took_s: float) -> Results:
+def _tables(results: Results) -> dict[str, str]:
+    tables = {}
+    for half, rows in results.halves.items():
+        tables[half] = report.table(rows)
+        tables[f"{half} by suite"] = report.by_suite(rows)
+    for half, found in results.verdicts.items():
+        for layout in LAYOUTS[half]:
+            tables[layout.name] = verdicts.table(found, layout)
+    return tables
+
+
+def _with_rows(results: Results, half: str, found: Sequence[AnyRow], took_s: float) -> Results:
     names = [each.name for each in contestants(half)]
-    rows = report.in_order(report.merged(results.halves.get(half, ()), found), names)
-    return Results(
+    new = Results(
         callgate=__version__,
         python=platform.python_version(),
         agentdojo=suites.VERSION,
         seconds={**results.seconds, half: round(took_s)},
-        halves={**results.halves, half: rows},
+        halves=results.halves,
+        verdicts=results.verdicts,
     )
+    if half in LAYOUTS:
+        known = results.verdicts.get(half, ())
+        rows = report.in_order(report.merged(known, cast(Sequence[VerdictRow], found)), names)
+        return msgspec.structs.replace(new, verdicts={**results.verdicts, half: rows})
+    before = results.halves.get(half, ())
+    counted = report.in_order(report.merged(before, cast(Sequence[Row], found)), names)
+    return msgspec.structs.replace(new, halves={**results.halves, half: counted})
 
 
 def _write(file: Path, results: Results) -> None:

@@ -6,24 +6,36 @@ import asyncio
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from typing import cast
 
 import msgspec
 
+from safety.adaptive import runs as adaptive_runs
+from safety.adaptive import search
+from safety.adaptive.attacks import situations
+from safety.coding import runs as coding_runs
+from safety.coding.gates import CodingGate
+from safety.coding.sessions import sessions
 from safety.contestants.ports import Contestant
 from safety.dojo import held_out, runs
+from safety.dojo.runs import Order
 from safety.shell import runs as shell_runs
 from safety.shell.corpus import corpus
 from safety.values import Episode
+from safety.verdicts import Verdict
+
+Taking = Contestant | CodingGate
+Found = list[Episode] | list[Verdict]
 
 
 class Piece(msgspec.Struct, frozen=True):
     half: str
-    """`dojo`, `held-out` or `shell`."""
-    contestant: Contestant
+    """One of `safety.run.HALVES`."""
+    contestant: Taking
     suite: str
 
 
-def run_all(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, list[Episode]]]:
+def run_all(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, Found]]:
     """Run the pieces side by side, and yield each when it and all before it are done."""
     if not pieces:
         return
@@ -31,20 +43,22 @@ def run_all(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, list[Episode]]]:
         yield from zip(pieces, pool.map(run, pieces), strict=True)
 
 
-def run(piece: Piece) -> list[Episode]:
+def run(piece: Piece) -> Found:
     return asyncio.run(_run(piece))
 
 
-async def _run(piece: Piece) -> list[Episode]:
-    if piece.half == "dojo":
-        return await _dojo(piece)
-    if piece.half == "held-out":
-        return await _held_out(piece)
-    return await _shell(piece)
+async def _run(piece: Piece) -> Found:
+    if piece.half == "coding":
+        return await _coding(piece.suite, cast(CodingGate, piece.contestant))
+    contestant = cast(Contestant, piece.contestant)
+    verdicts = {"adaptive": _adaptive, "search": _search, "order": _order}
+    if piece.half in verdicts:
+        return await verdicts[piece.half](piece.suite, contestant)
+    episodes = {"dojo": _dojo, "held-out": _held_out, "shell": _shell}
+    return await episodes[piece.half](piece.suite, contestant)
 
 
-async def _dojo(piece: Piece) -> list[Episode]:
-    suite, contestant = piece.suite, piece.contestant
+async def _dojo(suite: str, contestant: Contestant) -> list[Episode]:
     episodes = []
     for task in runs.task_ids(suite):
         episodes.append(await runs.benign(suite, task, contestant))
@@ -53,20 +67,71 @@ async def _dojo(piece: Piece) -> list[Episode]:
     return episodes
 
 
-async def _held_out(piece: Piece) -> list[Episode]:
-    chosen = [each for each in held_out.injections() if each.suite == piece.suite]
+async def _held_out(suite: str, contestant: Contestant) -> list[Episode]:
+    chosen = [each for each in held_out.injections() if each.suite == suite]
     return [
-        await held_out.attacked(injection, task, piece.contestant)
+        await held_out.attacked(injection, task, contestant)
         for injection in chosen
         for task in injection.tasks
     ]
 
 
-async def _shell(piece: Piece) -> list[Episode]:
+async def _shell(suite: str, contestant: Contestant) -> list[Episode]:
     episodes = []
-    for task in shell_runs.tasks(piece.suite):
-        episodes.append(await shell_runs.benign(piece.suite, task, piece.contestant))
+    for task in shell_runs.tasks(suite):
+        episodes.append(await shell_runs.benign(suite, task, contestant))
         for id in task.attacks:
             attack = corpus().attack_by_id(id)
-            episodes.append(await shell_runs.attacked(piece.suite, task, attack, piece.contestant))
+            episodes.append(await shell_runs.attacked(suite, task, attack, contestant))
     return episodes
+
+
+async def _adaptive(_: str, contestant: Contestant) -> list[Verdict]:
+    return [
+        await adaptive_runs.attacked(situation, attack, contestant)
+        for situation in situations()
+        for attack in situation.attacks
+    ]
+
+
+async def _search(suite: str, contestant: Contestant) -> list[Verdict]:
+    return [await search.searched(suite, task, contestant) for task in runs.task_ids(suite)]
+
+
+async def _order(suite: str, contestant: Contestant) -> list[Verdict]:
+    """The attacks of AgentDojo before and between the user's calls."""
+    found = []
+    orders: tuple[Order, ...] = ("between", "before")
+    for task in runs.task_ids(suite):
+        for goal in runs.goal_ids(suite):
+            for order in orders:
+                episode = await runs.attacked(suite, task, goal, contestant, order)
+                asked = [
+                    step
+                    for step in episode.steps
+                    if step.call.side == "attacker" and step.questions
+                ]
+                found.append(
+                    Verdict(
+                        id=f"{suite}/{task}/{goal}",
+                        group=order,
+                        kind=suite,
+                        outcome=adaptive_runs.outcome(
+                            episode.done, [each.call.tool for each in asked]
+                        ),
+                        why=asked[0].call.tool if asked else "",
+                    )
+                )
+    return found
+
+
+async def _coding(suite: str, gate: CodingGate) -> list[Verdict]:
+    if suite == "ordinary":
+        return [
+            each for session in sessions() for each in await coding_runs.ordinary(session, gate)
+        ]
+    return [
+        await coding_runs.dangerous(session, number, gate)
+        for session in sessions()
+        for number in range(len(session.dangerous))
+    ]

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Runs a command as an ordinary user, in a clone of this checkout, with a home of its own.
+# Run a command as an ordinary user, in a clone of this checkout, with a separate home.
 #
 #     sh scripts/as_ordinary_user.sh make test
 #
-# For root. The user is `nobody`, the Python is the system's own. What is committed is cloned; tools
-# for the tests that were fetched already are copied. The clone lies in /home, where an ordinary
-# user would have it, and is removed afterwards.
+# Requires root. The user is `nobody`, the Python the system's. The clone has the committed files, and
+# copies of downloaded test tools. It is in /home, like the checkout of an ordinary user, and is
+# removed afterwards.
 
 set -eu
 cd "$(dirname "$0")/.."

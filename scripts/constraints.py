@@ -1,12 +1,12 @@
-"""Writes constraints.txt: every third-party package we install, pinned and hashed.
+"""Write constraints.txt: every third-party package, pinned and hashed.
 
     python3.11 -m scripts.constraints FILE      (`make constraints` prepares and calls it)
 
-pip resolves what pyproject.toml asks for. For each version it chose, the package index that
-pip is configured for lists the files and their hashes, and all files that a supported system
-may pick are written down, so that one list serves every platform. Nothing written names an
-index. It must run on the oldest Python we support: a dependency may ask for a backport there
-that newer ones do without, and never the other way round.
+pip resolves the requirements of pyproject.toml. For each version that pip chose, the configured
+package index lists the files and their hashes. The output has all files that a supported system
+may pick, so one list serves every platform, and it names no index. The script must run on the
+oldest supported Python: a dependency may need a backport there that newer versions do not need,
+never the reverse.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from packaging.utils import (
     parse_wheel_filename,
 )
 from packaging.version import Version
-from pip._internal.models.index import PyPI  # where pip itself looks when nothing is configured
+from pip._internal.models.index import PyPI  # pip's default
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
@@ -71,7 +71,7 @@ def main(target: Path) -> None:
 
 
 def resolve(requirements: list[str], pins: Pins) -> Pins:
-    """What pip would install in an empty environment, by name and sorted."""
+    """Return the packages that pip would install in an empty environment, sorted by name."""
     with tempfile.TemporaryDirectory() as directory:
         limits = Path(directory, "limits.txt")
         limits.write_text("".join(f"{name}=={version}\n" for name, version in pins.items()))
@@ -85,7 +85,7 @@ def resolve(requirements: list[str], pins: Pins) -> Pins:
 
 
 def index_url() -> str:
-    """The index that pip is configured for, without a slash at its end."""
+    """Return the package index of pip's configuration, without a trailing slash."""
     configured = subprocess.run(
         [sys.executable, "-m", "pip", "config", "get", "global.index-url"],
         capture_output=True,
@@ -95,7 +95,7 @@ def index_url() -> str:
 
 
 def file_hashes(index: str, name: str, version: str) -> list[str]:
-    """The sha256 of every file of one version that a supported system may pick."""
+    """Return the sha256 of every file of one version that a supported system may pick."""
     found = set()
     for filename, sha256 in project_files(f"{index}/{name}/"):
         if not wanted(filename, version):
@@ -114,14 +114,14 @@ def wanted(filename: str, version: str) -> bool:
             return parse_sdist_filename(filename)[1] == Version(version)
         _, found, _, tags = parse_wheel_filename(filename)
     except (InvalidSdistFilename, InvalidWheelFilename):
-        return False  # an ancient kind of file, which pip does not take either
+        return False  # an obsolete file type that pip rejects too
     return found == Version(version) and any(
         SUPPORTED.fullmatch(tag.platform) and runs_on(tag.interpreter, tag.abi) for tag in tags
     )
 
 
 def runs_on(interpreter: str, abi: str) -> bool:
-    """Whether some CPython that we support takes a wheel with these tags."""
+    """Return whether a supported CPython accepts a wheel with these tags."""
     if abi in ("abi3", "none"):
         return interpreter.startswith(("cp3", "py3"))
     cpython = re.fullmatch(r"cp3(\d+)", interpreter)
@@ -129,7 +129,7 @@ def runs_on(interpreter: str, abi: str) -> bool:
 
 
 def project_files(page: str) -> Iterator[tuple[str, str | None]]:
-    """File names and hashes from a page of the simple repository API, JSON or HTML."""
+    """Return file names and hashes from a page of the simple repository API, JSON or HTML."""
     accept = "application/vnd.pypi.simple.v1+json, text/html;q=0.1"
     request = urllib.request.Request(page, headers={"Accept": accept})
     with urllib.request.urlopen(request, timeout=60) as reply:
@@ -159,7 +159,7 @@ class _Links(HTMLParser):
 
 
 def sections(tiers: list[tuple[str, Pins]], hashes: dict[str, list[str]]) -> Iterator[str]:
-    """Each package once, under the first tier that needs it."""
+    """Format each package once, under the first tier that needs it."""
     seen: set[str] = set()
     for purpose, pins in tiers:
         yield f"\n# for {purpose}\n"

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Builds sdist and wheel into dist/, installs the wheel into an empty environment and runs the demo
-# from it, as `uvx callgate demo` or `pipx run callgate demo` would.
+# Build sdist and wheel into dist/, install the wheel into an empty environment and run its demo,
+# like `uvx callgate demo` or `pipx run callgate demo`.
 #
 #     sh scripts/dist.sh        (or `make dist`)
 #
-# The wheel is built from the sdist, so what is missing there is noticed. What it needs to run comes
-# from constraints.txt alone, each package checked against its hash.
+# The wheel is built from the sdist, which reveals missing files. Dependencies come only
+# from constraints.txt, each checked against its hash.
 set -eu
 cd "$(dirname "$0")/.."
 python=$PWD/.venv/bin/python dist=$PWD/dist needs=$PWD/.build/dist/needs.txt
@@ -29,5 +29,5 @@ cd .build/dist # nothing of the checkout is found from here
 "$fresh/callgate" --version
 test -f empty/share/man/man1/callgate.1
 test -f empty/share/systemd/user/callgate.service
-"$fresh/callgate" demo </dev/null
+"$fresh/callgate" demo --yes </dev/null
 echo "dist/ holds $(ls "$dist" | tr '\n' ' ')"

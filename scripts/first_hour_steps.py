@@ -1,12 +1,9 @@
-"""The commands of docs/start/first-hour.md in their order, and what a person presses when asked."""
+"""The commands of docs/start/first-hour.md in order, and the keys that answer their questions."""
 
 from __future__ import annotations
 
-REPOSITORY = "https://git.example.org/callgate.git"
-"""Stands for the address of your clone; the recording clones this checkout."""
 SERVER = "@modelcontextprotocol/server-filesystem"
 COMMANDS = (
-    f"git clone -q {REPOSITORY}",
     "python3 -m venv ~/env && . ~/env/bin/activate",
     "pip install -q ./callgate",
     "mkdir project && cd project && echo milk > list.txt",
@@ -21,9 +18,12 @@ COMMANDS = (
     "callgate audit verify",
 )
 KEYS = {
+    "Allow them? [y/N] ": "y\r",
     "[Enter] more  [q]uit  [n]o > ": "\r",
+    "Network?  [n]one  these [h]osts  [a]ll > ": "n\r",
+    "[d]etails  [n]o > ": "r\r",
     "[y]es  [n]o > ": "y\r",
     "ne[v]er in this session > ": "y\r",
     "(y/N) ": "y\r",
 }
-"""What is pressed where the terminal waits behind these words."""
+"""Keys to press when the terminal waits after this text."""

@@ -1,10 +1,10 @@
-"""Writes tests/frameworks/requirements.txt, and runs the tests of the frameworks that it installs.
+"""Pin agent frameworks in tests/features/agents/frameworks/requirements.txt, or run their tests.
 
     python3.11 -m scripts.frameworks pin FILE     (`make framework-pins` prepares and calls it)
     python -m scripts.frameworks run [ARGUMENTS]  (`make frameworks` does; the rest goes to pytest)
 
 pip resolves the extras of pyproject.toml that are frameworks within constraints.txt, as for the
-benchmarks (`scripts.peers`). A framework that is not there is named as not tested.
+benchmarks (`scripts.peers`). Missing frameworks are reported as not tested.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ FRAMEWORKS = {
     "claude-agent-sdk": "claude_agent_sdk",
     "fastmcp": "fastmcp",
 }
-"""Our extra, and the package by which a framework is imported."""
+"""callgate's extra and the import name of each framework."""
 HEAD = """\
 # The agent frameworks whose adapters `make frameworks` tests: their versions and the hashes of
 # their files. Written by `make framework-pins`; do not edit. It goes on top of constraints.txt:
-#     pip install --no-deps --require-hashes -r tests/frameworks/requirements.txt
+#     pip install --no-deps --require-hashes -r tests/features/agents/frameworks/requirements.txt
 """
-RUNNERS = ("hypothesis", "pytest", "pytest-asyncio", "pytest-timeout")
+RUNNERS = ("hypothesis", "pytest", "pytest-asyncio", "pytest-rerunfailures", "pytest-timeout")
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -62,9 +62,11 @@ def installed(framework: str) -> bool:
 
 def run(arguments: list[str]) -> int:
     tested = [name for name in FRAMEWORKS if installed(name)]
-    tests = [f"tests/frameworks/test_{name.replace('-', '_')}.py" for name in tested]
-    tests.append("tests/frameworks/test_examples.py")
-    # Warnings of frameworks are their own matter.
+    tests = [
+        f"tests/features/agents/frameworks/test_{name.replace('-', '_')}.py" for name in tested
+    ]
+    tests.append("tests/features/agents/frameworks/test_examples.py")
+    # Warnings of frameworks do not fail tests.
     pytest = [
         sys.executable,
         "-m",

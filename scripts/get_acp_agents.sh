@@ -1,12 +1,12 @@
 #!/bin/sh
-# Puts the ACP agents of `make agents-acp`, and a Node that runs them, into .tools/acp-agents/.
+# Download the ACP agents of `make agents-acp`, and a Node that runs them, to .tools/acp-agents/.
 #
 #     sh scripts/get_acp_agents.sh
 #
-# They are the packages of tests/agents_acp/agents/. About 800 MB are put there, once.
+# Installs the packages of tests/features/agents/real_acp/agents/: about 800 MB, once.
 
 cd "$(dirname "$0")/.." || exit 0
-what="ACP agents" wanted=$PWD/tests/agents_acp/agents into=$PWD/.tools/acp-agents
+what="ACP agents" wanted=$PWD/tests/features/agents/real_acp/agents into=$PWD/.tools/acp-agents
 . scripts/npm_tools.sh
 
 is_there && exit 0

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Puts the ACP clients of the tests, and a Node that runs them, into .tools/acp/.
+# Download the ACP clients of the tests, and a Node that runs them, to .tools/acp/.
 #
 #     sh scripts/get_acp_clients.sh
 #
-# They are the packages of tests/acp/clients/. About 55 MB are fetched, once.
+# Installs the packages of tests/features/editor/acp/clients/: a download of about 55 MB, once.
 
 cd "$(dirname "$0")/.." || exit 0
-what="ACP clients" wanted=$PWD/tests/acp/clients into=$PWD/.tools/acp
+what="ACP clients" wanted=$PWD/tests/features/editor/acp/clients into=$PWD/.tools/acp
 . scripts/npm_tools.sh
 
 is_there && exit 0

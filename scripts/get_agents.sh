@@ -1,12 +1,12 @@
 #!/bin/sh
-# Puts the agents that `make agents` runs, and a Node that runs them, into .tools/agents/.
+# Download the agents of `make agents`, and a Node that runs them, to .tools/agents/.
 #
 #     sh scripts/get_agents.sh
 #
-# They are the packages of tests/agents/programs/. About 900 MB are fetched, once.
+# Installs the packages of tests/features/agents/real/programs/: a download of about 900 MB, once.
 
 cd "$(dirname "$0")/.." || exit 0
-what="agents" wanted=$PWD/tests/agents/programs into=$PWD/.tools/agents
+what="agents" wanted=$PWD/tests/features/agents/real/programs into=$PWD/.tools/agents
 . scripts/npm_tools.sh
 
 is_there && exit 0

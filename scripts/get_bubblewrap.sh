@@ -1,11 +1,11 @@
 #!/bin/sh
-# Puts bubblewrap into .tools/ where the system has none, so that its tests run.
+# Download bubblewrap to .tools/ if the system has none, so that its tests run.
 #
 #     sh scripts/get_bubblewrap.sh
 #
-# The package is the system's own, checked by apt against its signed lists, and unpacked without
-# being installed: no root, no change to the system. Whatever goes wrong is said in one line and
-# is no failure: the tests that need bubblewrap are then skipped, and named at the end.
+# The package comes from the system's apt, which checks it against its signed lists, and is unpacked
+# without installation: no root, no change to the system. An error is reported in one line and is no
+# failure: the tests that need bubblewrap are then skipped and listed at the end.
 
 cd "$(dirname "$0")/.." || exit 0
 tools=$PWD/.tools
@@ -25,7 +25,7 @@ done
 
 fetched=$(mktemp -d) || without "no temporary directory"
 trap 'rm -rf "$fetched"' EXIT
-# The sandbox of apt is another user, who may not write into a directory of ours.
+# The sandbox of apt runs as another user, which cannot write to this directory.
 (cd "$fetched" && timeout 30 apt-get -qq download bubblewrap \
   -o APT::Sandbox::User="$(id -un)" -o Acquire::Retries=0) >"$fetched/said" 2>&1 ||
   without "$(tail -n 1 "$fetched/said" | grep . || echo 'apt-get did not answer')"

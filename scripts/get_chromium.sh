@@ -1,12 +1,12 @@
 #!/bin/sh
-# Puts Chromium into .tools/ where the system has none, so that the dashboard's tests run.
+# Download Chromium to .tools/ if the system has none, so that the dashboard's tests run.
 #
 #     sh scripts/get_chromium.sh
 #
-# The packages are the system's own, checked by apt against its signed lists, and unpacked without
-# being installed: no root, no change to the system. About 115 MB are fetched, once. Whatever goes
-# wrong is said in one line and is no failure: the tests that need Chromium are then skipped, and
-# named at the end.
+# The packages come from the system's apt, which checks them against its signed lists, and are
+# unpacked without installation: no root, no change to the system. About 115 MB, once. An error is
+# reported in one line and is no failure: the tests that need Chromium are then skipped and listed
+# at the end.
 
 cd "$(dirname "$0")/.." || exit 0
 tools=$PWD/.tools
@@ -26,11 +26,11 @@ done
 mkdir -p "$tools/usr/bin" || without "$tools cannot be written"
 fetched=$(mktemp -d "$tools/chromium.XXXXXX") || without "$tools cannot be written"
 trap 'rm -rf "$fetched"' EXIT
-# What an installation would add to this system is what is missing here.
+# The missing packages are those that an installation would add.
 packages=$(apt-get install -s --no-install-recommends chromium 2>"$fetched/said" |
   sed -n 's/^Inst \([^ ]*\) .*/\1/p')
 [ -n "$packages" ] || without "$(tail -n 1 "$fetched/said" | grep . || echo 'apt has none')"
-# The sandbox of apt is another user, who may not write into a directory of ours.
+# The sandbox of apt runs as another user, which cannot write to this directory.
 # shellcheck disable=SC2086 # one word a package
 (cd "$fetched" && timeout 300 apt-get -qq download $packages \
   -o APT::Sandbox::User="$(id -un)" -o Acquire::Retries=0) >"$fetched/said" 2>&1 ||
@@ -42,7 +42,7 @@ chmod 755 "$fetched/made"
 rm -rf "$tools/chromium" && mv "$fetched/made" "$tools/chromium" ||
   without "$tools cannot be written"
 
-# Its libraries lie beside it, some of them one directory deeper.
+# Its libraries are in the same tree, some of them one directory deeper.
 cat >"$fetched/start" <<'START'
 #!/bin/sh
 here=$(cd "$(dirname "$0")/../../chromium/usr/lib" && pwd) || exit 1

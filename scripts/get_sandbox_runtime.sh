@@ -1,11 +1,11 @@
 #!/bin/sh
-# Puts Anthropic's sandbox runtime, and what it needs, into .build/sandbox_runtime/.
+# Download Anthropic's sandbox runtime and its dependencies to .build/sandbox_runtime/.
 #
 #     sh scripts/get_sandbox_runtime.sh
 #
-# It is the package of safety/shell/sandbox_runtime/, with a Node that runs it. socat and ripgrep
-# are the system's own packages, unpacked without being installed where the system has none.
-# Whatever goes wrong is said in one line and is no failure: `make safety` then names it as missing.
+# Installs the package of safety/shell/sandbox_runtime/, with a Node that runs it. socat and ripgrep
+# are packages of the system, unpacked without installation if the system has none. An error is
+# reported in one line and is no failure: `make safety` then lists the runtime as missing.
 
 cd "$(dirname "$0")/.." || exit 0
 what="sandbox runtime" wanted=$PWD/safety/shell/sandbox_runtime into=$PWD/.build/sandbox_runtime

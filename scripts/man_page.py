@@ -1,11 +1,12 @@
-"""The man page, made from the help of the commands themselves: `python -m scripts.man_page`.
+"""Generate the man page from the help of the commands: `python -m scripts.man_page`.
 
-tests/packaging/test_man_page.py fails where deploy/man/callgate.1 is not what this makes.
+tests/packaging/test_system_files.py fails if deploy/man/callgate.1 differs from the output.
 """
 
 from __future__ import annotations
 
-import os
+import contextlib
+import io
 import sys
 from pathlib import Path
 
@@ -13,12 +14,16 @@ PAGE = Path(__file__).parents[1] / "deploy/man/callgate.1"
 
 
 def page() -> str:
-    """The whole page. Widths of the terminal make no difference."""
-    os.environ["COLUMNS"] = "80"
+    """Return the whole page. Help in a pipe has one width, whatever the terminal has."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        return _page()
+
+
+def _page() -> str:
     from callgate.cli.command_line import every, help_text, parser_of
     from callgate.core.version import __version__
 
-    overview = help_text(["--help"]) or ""
+    overview = help_text(["help", "--all"]) or ""
     lines = [
         f'.TH CALLGATE 1 "" "callgate {__version__}" "User Commands"',
         ".SH NAME",

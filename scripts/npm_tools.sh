@@ -1,11 +1,11 @@
-# For the scripts that put npm packages into .tools/, which say first what they want:
+# Shared by the scripts that install npm packages in .tools/. They first set:
 #
-#     what="ACP clients" wanted=$PWD/tests/acp/clients into=$PWD/.tools/acp
+#     what="ACP clients" wanted=$PWD/tests/features/editor/acp/clients into=$PWD/.tools/acp
 #     . scripts/npm_tools.sh
 #
-# Whatever goes wrong is said in one line and is no failure: the tests that need them are then
-# skipped, and named at the end.
-# shellcheck shell=sh disable=SC2154 # they are set by whoever reads this
+# An error is reported in one line and is no failure: the tests that need the packages are then
+# skipped and listed at the end.
+# shellcheck shell=sh disable=SC2154 # the sourcing script sets them
 
 without() {
   echo "No $what for the tests: $1." >&2
@@ -22,8 +22,8 @@ need() {
   done
 }
 
-# Into a new directory, $made, at the versions and with the hashes of the lock file; no install
-# script is run. Not `npm ci`: it fails where a registry lacks packages for other systems.
+# Install into a new directory, $made, with the versions and hashes of the lock file and without
+# install scripts. `npm ci` is unsuitable: it fails if a registry lacks packages for other systems.
 get_packages() {
   mkdir -p "$(dirname "$into")" && made=$(mktemp -d "$into.XXXXXX") ||
     without "$into cannot be written"
@@ -33,7 +33,7 @@ get_packages() {
     --loglevel=error --fetch-retries=1) >"$made/said" 2>&1 ||
     without "$(sed -n 's/^npm error //p' "$made/said" | grep -v '^A complete log' | tail -n 1 |
       grep . || echo 'npm did not answer')"
-  # What is there must be what the lock file names: npm checks a hash only where there is one.
+  # Compare the files with the lock file: npm checks only hashes that exist.
   node - "$wanted/package-lock.json" "$made/node_modules/.package-lock.json" 2>"$made/said" <<'CHECK' ||
 const [wanted, made] = process.argv.slice(2).map(
   (path) => JSON.parse(require("fs").readFileSync(path, "utf8")).packages);

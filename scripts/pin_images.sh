@@ -1,10 +1,10 @@
 #!/bin/sh
-# Writes the digests of the base images into .env, which `docker compose` reads.
+# Write the digests of the base images to .env, which `docker compose` reads.
 #
 #     sh scripts/pin_images.sh
 #
-# A tag may lead to another image tomorrow; a digest cannot. Dockerfile and compose.yaml take images
-# with a digest only. Needs docker with buildx and the registry; look at the changes before you use them.
+# A tag may refer to another image tomorrow; a digest cannot. Dockerfile and compose.yaml accept only
+# images with a digest. Needs docker with buildx and the registry; review the changes before use.
 
 set -eu
 cd "$(dirname "$0")/.."

@@ -1,9 +1,9 @@
-"""Writes the pages of the reference that follow from the code: commands and settings.
+"""Generate the reference pages of commands and settings from the code.
 
     python -m scripts.reference      (`make reference` calls it)
 
-The pages are committed, so that they can be read without building anything; a test compares them
-with what this program makes.
+The pages are committed, so readers need no build; a test compares them with the output of this
+program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page of all commands, from the parsers that read them."""
+"""Generate the page of all commands from their parsers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from callgate.cli import command_line as commands
 from callgate.cli.errors import described_exit_codes
-from callgate.cli.families.command import Parser
+from callgate.cli.parsers import Parser
 
 _HEAD = """\
 # Commands
@@ -50,7 +50,7 @@ def _sections() -> Iterator[str]:
 
 
 def _paragraphs(text: str) -> str:
-    """Prose as it is; what is indented keeps its lines."""
+    """Return prose unchanged; indented lines keep their line breaks."""
     blocks = text.strip("\n").split("\n\n")
     return "\n\n".join(
         f"```text\n{block}\n```" if block.startswith(" ") else _plain(block) for block in blocks
@@ -58,7 +58,7 @@ def _paragraphs(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """The same where no sign has a meaning for Markdown, except for what stands in backticks."""
+    """Escape Markdown characters, except in backticks."""
     return re.sub(r"(`[^`]*`)|([<>*_\[\]])", lambda m: m[1] or f"\\{m[2]}", text)
 
 
@@ -96,5 +96,5 @@ def _ends() -> Iterator[str]:
 
 
 def _environment() -> str:
-    text = commands.help_text(["help"]) or ""
+    text = commands.help_text(["help", "--all"]) or ""
     return next(part for part in text.split("\n\n") if part.startswith("environment:"))

@@ -1,6 +1,6 @@
-"""The page of all settings, from the classes that `settings.toml` is read into.
+"""Generate the page of all settings from the classes that represent `settings.toml`.
 
-A key is described by the text below it in its class, a table by the text of its class.
+The text below a key in its class describes the key; the docstring of a class describes its table.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 from msgspec import inspect as kinds
 
-from callgate.config.schema import Settings, WorkspaceSettings
-from callgate.core.mcp_servers import NOT_FOR_A_WORKSPACE
+from callgate.config.schema import Settings, WorkspaceSettings, part_type
+from callgate.feature import FEATURES, PACKS
+from callgate.features.mcp.settings import NOT_FOR_A_WORKSPACE, McpSettings
 
 _HEAD = """\
 # Settings
@@ -41,15 +42,21 @@ _NOT_IN_A_WORKSPACE = (
     *NOT_FOR_A_WORKSPACE,
 )
 Struct = type[msgspec.Struct]
+_TOP = {"Settings": "Before the first table", "ChatSettings": "The model, before the first table"}
 
 
 def settings_page() -> str:
-    parts = [_HEAD, *_table("", Settings), _WORKSPACE, *_narrowing()]
+    parts = [_HEAD, *_table("", Settings)]
+    owners = (*(each.name for each in FEATURES), *(each.name for each in PACKS))
+    for owner in dict.fromkeys(owners):  # `web` is a feature and a package of tools
+        part = part_type(owner)
+        parts += [] if part is None else _table("", part)
+    parts += [_WORKSPACE, *_narrowing()]
     return "\n".join(parts)
 
 
 def undescribed(struct: Struct, prefix: str = "") -> list[str]:
-    """The keys that say nothing of themselves, in this table and those in it."""
+    """Return the keys without a description, in this table and its nested tables."""
     found = []
     for field in msgspec.structs.fields(struct):
         name, inner = f"{prefix}{field.encode_name}", _inner(kinds.type_info(field.type))
@@ -61,10 +68,12 @@ def undescribed(struct: Struct, prefix: str = "") -> list[str]:
 
 
 def _table(path: str, struct: Struct) -> Iterator[str]:
-    """The keys of a table, then the tables in it."""
+    """Return the keys of a table, then its nested tables."""
     tables = {}
     keys = []
     for field in msgspec.structs.fields(struct):
+        if field.name == "parts":  # no key: tables of features, which are listed by their owners
+            continue
         kind = kinds.type_info(field.type)
         inner = _inner(kind)
         if inner is not None:
@@ -72,7 +81,7 @@ def _table(path: str, struct: Struct) -> Iterator[str]:
         if inner is None or _others(kind):
             keys.append(_key(struct, field))
     if keys:
-        yield f"## `{path}`\n" if path else "## Before the first table\n"
+        yield f"## `{path}`\n" if path else f"## {_TOP[struct.__name__]}\n"
         yield from _about(struct)
         yield "\n".join([*keys, ""])
     for heading, inner in tables.items():
@@ -80,7 +89,7 @@ def _table(path: str, struct: Struct) -> Iterator[str]:
 
 
 def _about(struct: Struct) -> Iterator[str]:
-    """What a class says of its table, behind the table's name."""
+    """Return the description of a table from its class, after the table's name."""
     _, _, about = inspect.cleandoc(struct.__doc__ or "").rpartition("]`: ")
     if about and struct is not Settings:
         yield f"{about[0].upper()}{about[1:]}\n"
@@ -120,7 +129,7 @@ def _toml(value: Any) -> str:
 
 
 def _kind(kind: kinds.Type) -> str:
-    """A type in words."""
+    """Describe a type."""
     match kind:
         case kinds.StrType():
             return "text"
@@ -155,7 +164,7 @@ def _choice(words: list[str]) -> str:
 
 
 def _inner(kind: kinds.Type) -> Struct | None:
-    """The table that a key is, that it names, or that it lists; None for a plain value."""
+    """Return the table class of a key, its named tables or its list; None for a plain value."""
     match kind:
         case kinds.StructType(cls=struct):
             return struct
@@ -169,14 +178,14 @@ def _inner(kind: kinds.Type) -> Struct | None:
 
 
 def _others(kind: kinds.Type) -> list[kinds.Type]:
-    """What a value may be instead of a table of its own, or of nothing."""
+    """Return the permitted values besides a table and None."""
     types = kind.types if isinstance(kind, kinds.UnionType) else ()
     return [each for each in types if not isinstance(each, kinds.NoneType | kinds.StructType)]
 
 
 @cache
 def _descriptions(struct: Struct) -> dict[str, str]:
-    """The text below each key of the class, and of those it comes from."""
+    """Return the text below each key of the class and its base classes."""
     found: dict[str, str] = {}
     for cls in reversed(struct.__mro__):
         if issubclass(cls, msgspec.Struct) and cls is not msgspec.Struct:
@@ -196,7 +205,10 @@ def _texts(cls: ast.ClassDef) -> dict[str, str]:
 
 
 def _narrowing() -> Iterator[str]:
-    for table in msgspec.structs.fields(WorkspaceSettings):
+    fields = (*msgspec.structs.fields(WorkspaceSettings), *msgspec.structs.fields(McpSettings))
+    for table in fields:
+        if table.name == "parts":
+            continue
         struct = _inner(kinds.type_info(table.type))
         assert struct is not None
         names = ", ".join(

@@ -1,10 +1,10 @@
-"""Writes safety/requirements.txt: what `make safety` installs beside callgate, pinned and hashed.
+"""Pin and hash the packages that `make safety` installs, in safety/requirements.txt.
 
     python3.11 -m scripts.safety_requirements FILE   (`make safety-requirements` calls it)
 
-pip resolves the extra `safety` of pyproject.toml within constraints.txt. Of `DATA_ONLY` only tasks
-and texts are read, so their own dependencies (SDKs of model providers) are left out; that is why
-the list is installed with `--no-deps`.
+pip resolves the extra `safety` of pyproject.toml within constraints.txt. The packages of
+`DATA_ONLY` provide only tasks and texts, so the list omits their dependencies (SDKs of model
+providers) and is installed with `--no-deps`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HEAD = """\
 #     pip install --no-deps --require-hashes -r safety/requirements.txt
 """
 LIFTED = ("cryptography",)
-"""The governance toolkit wants one below 50; its gateway does not import it."""
+"""The governance toolkit requires a version below 50; its gateway does not import it."""
 DATA_ONLY = {"agentdojo": "0.1.35", "inspect-evals": "0.26.0"}
 
 

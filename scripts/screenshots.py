@@ -1,10 +1,10 @@
-"""Takes docs/images/dashboard-*.png: the dashboard as a browser shows it, of a real instance.
+"""Take docs/images/dashboard-*.png: the dashboard of a real instance in a browser.
 
     make pictures          (or: python -m scripts.screenshots, with chromium on PATH)
 
-A scripted model works in a small project, and a person answers its questions; nothing that is
-shown was drawn for the picture. Everything lies in a directory whose name says nothing about the
-machine that the pictures are taken on, and calls come from a client with a name of its own.
+A scripted model works in a small project, and a person answers its questions; all content is
+real. The directory and the client have neutral names, so the pictures reveal nothing about the
+machine.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.browser.chromium import FLAGS
-from tests.browser.instances import Served, script
+from tests.features.web.browser.chromium import FLAGS
+from tests.features.web.browser.instances import Served, script
 
 TARGET = Path(__file__).parents[1] / "docs/images"
 PLACE = Path("/tmp/demo")
-DESK = {"width": 1180, "height": 720}
+DESK = {"width": 1280, "height": 780}
 PHONE = {"width": 375, "height": 740}
 GREET = "def greet(name):\n    print('hello', name)\n\n\ngreet('world')\n"
 REPLIES = """
@@ -139,7 +139,7 @@ def take_all(browser: Browser, served: Served) -> None:
     page.get_by_label("Decision").select_option("deny")
     page.get_by_label("Rule for").fill("write_file")
     page.get_by_label("Pattern", exact=True).fill("")
-    page.get_by_role("button", name="Add its lines").click()
+    page.get_by_role("button", name="Add to the lines").click()
     page.get_by_role("button", name="Test").click()
     page.get_by_role("table", name="Changed decisions").wait_for()
     page.locator(".scroll").evaluate("box => { box.scrollTop = 0 }")
@@ -165,7 +165,7 @@ def take_all(browser: Browser, served: Served) -> None:
 
 
 def work(served: Served) -> None:
-    """Calls of some clients: most go well, some do not."""
+    """Make calls of several clients; most succeed, some fail."""
     calls: list[tuple[str, dict[str, Any]]] = [
         ("list_dir", {}),
         ("find_files", {"pattern": "*.py"}),
@@ -198,11 +198,11 @@ def talk(page: Page) -> None:
 
 
 def set_up(page: Page) -> None:
-    """A file of the project leads to a host that the user did not name."""
+    """Make a call to a host that comes from a file of the project, not from the user."""
     page.get_by_label("Message").fill("Set the project up.")
     page.keyboard.press("Enter")
     question = page.get_by_label("Question about shell")
-    question.get_by_text("setup.evil.example, from").wait_for()
+    question.locator(".provenance li").first.wait_for()
     ready(page)
     question.scroll_into_view_if_needed()
     take(page, "guard")
@@ -223,7 +223,7 @@ def go(page: Page, place: str) -> None:
 
 
 def ready(page: Page) -> None:
-    """A question that can be answered."""
+    """Wait for a question that can be answered."""
     page.locator(".rule").wait_for()
     page.locator(".answers .main[aria-disabled=false]").wait_for()
 

@@ -1,8 +1,8 @@
-"""Draws what a terminal shows as SVG: one screen, or a recording that moves.
+"""Draw a terminal as SVG: one screen, or an animated recording.
 
-A screen is a `pyte.Screen`. A recording is a list of output events; its frames are drawn once
-each, below one another, and a style sheet moves the one that counts into view. Rows that look the
-same are drawn once.
+A screen is a `pyte.Screen`. A recording is a list of output events; each frame is drawn once,
+below the previous one, and a style sheet moves the current frame into view. Identical rows are
+drawn once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COLOURS = {
 }
 CELL, ROW, MARGIN = 8.4, 19, 20
 _SHORTEST_S = 0.12
-"""Frames that follow one another faster are one frame: nobody could read them."""
+"""Frames with a shorter interval become one frame, because they are unreadable."""
 _LAST_S = 6.0
 
 
@@ -37,7 +37,7 @@ def head(columns: int, height: int) -> str:
 
 
 def row_spans(screen: pyte.Screen, row: int) -> str:
-    """The cells of a row, neighbours of one style together; nothing for an empty row."""
+    """Return the cells of a row, grouped by style; empty for an empty row."""
     spans: list[tuple[str, list[str]]] = []
     for column in range(screen.columns):
         cell = screen.buffer[row][column]
@@ -55,7 +55,7 @@ def row_spans(screen: pyte.Screen, row: int) -> str:
 
 
 def animate(events: Iterable[tuple[float, str]], columns: int, rows: int) -> str:
-    """The output events of a recording (seconds from its start, text) as one moving picture."""
+    """Return an animation of output events (seconds from the start, text)."""
     frames = list(_frames(events, columns, rows))
     names: dict[str, int] = {}
     for _, drawn in frames:
@@ -92,7 +92,7 @@ def animate(events: Iterable[tuple[float, str]], columns: int, rows: int) -> str
 def _frames(
     events: Iterable[tuple[float, str]], columns: int, rows: int
 ) -> Iterable[tuple[float, list[str]]]:
-    """Each screen that stood long enough to be seen, and since when."""
+    """Return each screen that was visible long enough, with its start time."""
     screen = pyte.Screen(columns, rows)
     stream = pyte.Stream(screen)
     since: float | None = None

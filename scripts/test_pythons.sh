@@ -1,11 +1,11 @@
 #!/bin/sh
-# Runs the tests with each Python from 3.11 on that this machine has, one after the other.
+# Run the tests with each Python from 3.11 on that this machine has, in sequence.
 #
 #     sh scripts/test_pythons.sh [pytest's arguments]
-#     PYTHONS="/usr/bin/python3 python3.13" sh scripts/test_pythons.sh tests/unit
+#     PYTHONS="/usr/bin/python3 python3.13" sh scripts/test_pythons.sh tests/kernel
 #
-# Without PYTHONS, those on PATH, in /usr/bin, /usr/local/bin and of pyenv and uv are found; of each
-# version one. Each has an environment of its own in .build/pythons, made from constraints.txt.
+# Without PYTHONS, the script finds interpreters on PATH, in /usr/bin, /usr/local/bin and of pyenv and
+# uv, one for each version. Each has a separate environment in .build/pythons, from constraints.txt.
 
 set -u
 cd "$(dirname "$0")/.." || exit 1

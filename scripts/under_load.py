@@ -1,10 +1,10 @@
-"""Run a command on a machine that is kept busy, to find tests that depend on wall time.
+"""Run a command under CPU load, to find tests that depend on wall time.
 
-    python scripts/under_load.py -- .venv/bin/pytest tests/unit/cli/test_chat.py
+    python scripts/under_load.py -- .venv/bin/pytest tests/features/chat/commands/test_chat.py
     python scripts/under_load.py --loops 18 --times 5 -- .venv/bin/pytest ...
 
 Starts busy loops (18 by default), runs the command next to them, and stops them at the end, also
-after Ctrl-C or SIGTERM. The exit code is that of the first failed run, or 0.
+after Ctrl-C or SIGTERM. Exits with the code of the first failed run, or 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=1, help="number of runs of the command")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the loops are stopped
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # run the clean-up below
     with ExitStack() as stack:
         for _ in range(options.loops):
             loop = stack.enter_context(subprocess.Popen(_BUSY_LOOP))

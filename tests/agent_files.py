@@ -31,6 +31,12 @@ EXECUTED = {
         .vibe/agents/x.toml .vibe/prompts/x.md .vibe/plugins/x.json .vibe/logs/session/plugins/packages/x/plugin.json""",
     "kimi": """.kimi-code/config.toml .kimi-code/mcp.json .kimi-code/.env .kimi-code/plugins/x.json .kimi-code/skills/x/SKILL.md
         .kimi-code/agents/x.yaml .kimi-code/bin/rg .kimi-code/updates/kimi .kimi-code/cache/x.js""",
+    "copilot": """.copilot/settings.json .copilot/mcp-config.json .copilot/lsp-config.json .copilot/hooks/callgate.json
+        .copilot/hooks/x.json .copilot/agents/x.md .copilot/skills/x/SKILL.md .copilot/extensions/x/extension.mjs
+        .copilot/installed-plugins/x/hooks.json .copilot/copilot-instructions.md .copilot/pkg/universal/2/index.js
+        .cache/copilot/pkg/linux-x64/2/index.js""",
+    "cline": """.cline/data/settings/rules/x.md .cline/data/settings/cline_mcp_settings.json .cline/data/globalState.json
+        Documents/Cline/Hooks/PreToolUse Documents/Cline/Hooks/TaskStart Documents/Cline/Rules/x.md""",
     "goose": """.config/goose/config.yaml .config/goose/secrets.yaml .config/goose/permission.yaml .config/goose/recipes/x.yaml
         .local/share/goose/bin/x""",
 }  # fmt: skip
@@ -44,6 +50,8 @@ DATA = {
     "qwen": (".qwen/projects/-work/x.jsonl",),
     "vibe": (".vibe/logs/session/unified/x",),
     "kimi": (".kimi-code/sessions/x/wire.jsonl", ".kimi-code/session_index.jsonl"),
+    "copilot": (".copilot/session-state/x/events.jsonl", ".copilot/logs/x.log", ".copilot/session-store.db"),
+    "cline": (".cline/data/sessions/x.db", ".cline/data/logs/hub-daemon.log"),
     "goose": (".local/share/goose/sessions/x", ".local/state/goose/logs/x"),
 }
 """Sessions and logs."""
@@ -56,6 +64,7 @@ PERSISTENT = {
     "qwen": (".qwen/projects/", ".qwen/tmp/", ".qwen/usage", ".qwen/debug/", ".qwen/logs/"),
     "kimi": (".kimi-code/sessions/", ".kimi-code/session_index.jsonl", ".kimi-code/logs/", ".kimi-code/cache/query-store/",
              ".kimi-code/user-history/"),
+    "copilot": (".copilot/session-state/", ".copilot/session-store.db", ".copilot/logs/"),
 }  # fmt: skip
 """Where a real run leaves files."""
 

@@ -55,6 +55,10 @@ settings.register_profile("soak", _common, max_examples=5000)
 settings.load_profile("callgate")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--report", metavar="FILE", help="write counts, failed tests and repeated tests to FILE")
+
+
 def pytest_collection_finish() -> None:
     """Thousands of collected tests stay to the end: nobody need look through them for garbage."""
     gc.collect()
@@ -76,6 +80,16 @@ def _no_real_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     user = tmp_path_factory.mktemp("user")
     monkeypatch.setenv("HOME", str(user))
     monkeypatch.setenv("CALLGATE_HOME", str(user / ".callgate"))
+
+
+@pytest.fixture(autouse=True)
+def _environment_as_before(_no_real_home: None) -> Iterator[None]:
+    """A variable that a test leaves behind would change the tests that follow in its process."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
 
 
 @pytest.fixture(autouse=True)
@@ -105,3 +119,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterat
         terminalreporter.section("not tested here")
         for reason, count in sorted(reasons.items()):
             terminalreporter.line(f"{count:5}  {reason}")
+    if report := terminalreporter.config.getoption("--report"):
+        Path(report).write_text("".join(f"{line}\n" for line in _report(terminalreporter.stats)))
+
+
+def _report(stats: dict[str, list[Any]]) -> Iterator[str]:
+    """One line of counts, then each test that failed or ran again, for `.ci/run`."""
+    named = {kind: stats.get(kind, []) for kind in ("passed", "failed", "error", "skipped", "rerun")}
+    yield "counts " + ", ".join(f"{len(found)} {kind}" for kind, found in named.items())
+    for kind, word in (("failed", "failed"), ("error", "failed"), ("rerun", "rerun")):
+        yield from sorted({f"{word} {report.nodeid}" for report in named[kind]})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterator, Sequence
 from typing import Any, Self, TypeVar
 
 from msgspec.structs import replace
@@ -17,14 +17,12 @@ from msgspec.structs import replace
 from callgate.core.events import Event
 from callgate.core.ids import ulid
 from callgate.core.ops import Op
-from callgate.core.pruning.ops import PageRelease, RowSweep
-from callgate.core.pruning.usage import PrunablePage, StoreUsage
+from callgate.core.pruning import PageRelease, PrunablePage, RowSweep, StoreUsage
 from callgate.core.stored import (
     CallState,
     ConfirmationState,
     CutSession,
     OutboxRecord,
-    Pin,
     SharedEntry,
     StoredCall,
     StoredConfirmation,
@@ -46,11 +44,10 @@ from callgate.core.stores import (
     StoreError,
 )
 from callgate.storage.changes import apply
-from callgate.storage.cursors import check_page, read_cursor, write_cursor
-from callgate.storage.encoding import decode, decode_event, encode_ops
-from callgate.storage.hints import Hints
+from callgate.storage.encoding import check_page, decode, decode_event, encode_ops, read_cursor, write_cursor
 from callgate.storage.pruning import filled
 from callgate.storage.pruning import prunable as choose
+from callgate.storage.threaded_store import Hints
 from callgate.storage.views import Blob, EmptiedEvent, EventRow, MessageRow, Row, View, is_due
 
 R = TypeVar("R", bound=Row)
@@ -225,6 +222,9 @@ class MemoryStore:
     def is_dead(self) -> bool:
         return False
 
+    def may_hold(self, flush: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        return False
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -381,10 +381,6 @@ class MemoryStore:
     async def grants(self, session: str) -> Sequence[StoredGrant]:
         found = self._rows.find(StoredGrant, "session_id", session) if session not in self._rows.dropped else []
         return sorted(found, key=lambda grant: grant.id)
-
-    async def pins(self, source: str | None = None) -> Sequence[Pin]:
-        found = [pin for pin in self._rows.all(Pin) if source in (None, pin.source)]
-        return sorted(found, key=lambda pin: pin.key)
 
     async def get_blob(self, sha256: str) -> bytes | None:
         blob = self._rows.get(Blob, sha256)

@@ -25,6 +25,10 @@ _DEPLOY_TOOLS = Path(__file__).parents[1] / ".tools/deploy/tools.txt"
 _SAFETY = Path(__file__).parents[1] / ".build/safety/bin/python"
 _EMULATE = Path(__file__).parents[1] / ".tools/emulate/package-lock.json"
 
+_UV = Path(__file__).parents[1] / ".tools/mcp_servers/python/bin/uv"
+UV = str(_UV) if _UV.exists() else "uv"
+"""The program that scripts/get_mcp_servers.sh gets, else that of the machine."""
+
 _ADMIN_PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 
 _CHECKS: dict[str, tuple[Callable[[], bool], str]] = {
@@ -34,6 +38,7 @@ _CHECKS: dict[str, tuple[Callable[[], bool], str]] = {
     "no root": (lambda: os.geteuid() != 0, "the tests run as root"),
     "acp clients": (_ACP_CLIENTS.exists, "see scripts/get_acp_clients.sh"),
     "acp agents": (_ACP_AGENTS.exists, "see scripts/get_acp_agents.sh"),
+    "uv": (lambda: shutil.which(UV) is not None, "see scripts/get_mcp_servers.sh"),
     "mcp servers": (_MCP_SERVERS.exists, "see scripts/get_mcp_servers.sh"),
     "no /tmp": (
         lambda: not str(Path(__file__).resolve()).startswith("/tmp/"),

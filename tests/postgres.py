@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from callgate.storage.postgres.location import PostgresLocation
+from callgate.features.fleet.postgres import PostgresLocation
 
 _FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 _START_S = 60.0

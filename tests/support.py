@@ -18,12 +18,12 @@ from callgate.core.effects import SideEffects
 from callgate.core.events import TERMINAL, Event
 from callgate.core.sessions import Mode, Session
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
-from callgate.dispatch.authorize import Authority
 from callgate.dispatch.call_files import CallFiles
 from callgate.dispatch.commands.sandboxes import OFF, Enclosure, Sandbox
 from callgate.dispatch.dispatcher import Limits, ToolDispatcher
 from callgate.dispatch.permission.asking import Confirmations
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
+from callgate.dispatch.permission.deciding import Authority
 from callgate.dispatch.permission.flows import Flows
 from callgate.dispatch.permission.grants import Grants
 from callgate.dispatch.running import StopLimits

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from acp.schema import AgentCapabilities, Implementation
-
 from acp import PROTOCOL_VERSION, Agent, InitializeResponse, run_agent
+from acp.schema import AgentCapabilities, Implementation
 
 
 class Greeter(Agent):

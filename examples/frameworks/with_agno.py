@@ -7,7 +7,6 @@ The model here is a script, so that the example runs anywhere; put a real one in
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -29,18 +28,18 @@ def send_mail(to: str, subject: str | None = None) -> str:
 class ScriptedModel(Model):
     id: str = "scripted"
 
-    async def ainvoke(self, messages: list[Any], *args: Any, **more: Any) -> ModelResponse:
+    def invoke(self, messages: list[Any], *args: Any, **more: Any) -> ModelResponse:
         if messages[-1].role == "tool":
             return ModelResponse(role="assistant", content=messages[-1].content)
         function = {"name": "send_mail", "arguments": json.dumps({"to": "ann@example.org"})}
         call = {"id": "c1", "type": "function", "function": function}
         return ModelResponse(role="assistant", tool_calls=[call])
 
-    def invoke(self, *args: Any, **more: Any) -> Any:
+    async def ainvoke(self, *args: Any, **more: Any) -> Any:
         raise NotImplementedError
 
-    invoke_stream = ainvoke_stream = _parse_provider_response = invoke
-    _parse_provider_response_delta = invoke
+    invoke_stream = ainvoke_stream = _parse_provider_response = ainvoke
+    _parse_provider_response_delta = ainvoke
 
 
 async def ask(question: Confirmation) -> bool:
@@ -48,12 +47,13 @@ async def ask(question: Confirmation) -> bool:
     return True
 
 
-async def main() -> None:
-    async with Gate(tools=[], confirm=ask) as gate:  # (1)
+def main() -> None:
+    """Run without an event loop; `async with Gate(...)` and `arun` work in one."""
+    with Gate(tools=[], confirm=ask) as gate:  # (1)
         hooks = gate_hooks(gate, effects={"send_mail": "network"})  # (2)
         agent = Agent(model=ScriptedModel(), tools=[send_mail], tool_hooks=hooks, telemetry=False)
-        print((await agent.arun("write to ann@example.org")).content)
+        print(agent.run("write to ann@example.org").content)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -2,7 +2,7 @@
 
     pip install 'callgate[claude-agent-sdk]'
 
-It asks the model that the environment names (`ANTHROPIC_API_KEY`, `ANTHROPIC_BASE_URL`).
+It uses the model that the environment names (`ANTHROPIC_API_KEY`, `ANTHROPIC_BASE_URL`).
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ export interface Question {
 
 export interface Answer {
   decision: "allow" | "deny" | "always-allow-this-tool";
-  scope?: "once" | "session" | "always";
+  scope?: "once" | "run" | "destination" | "session" | "always";
   /** With scope `always`: the rule to save. */
   pattern?: string;
   reason?: string;

@@ -1,4 +1,4 @@
-"""callgate in a loop of the application's own: `gate.turn`, then `gate.respond` to each message."""
+"""callgate in a loop of the application's own: `gate.turn`, then `gate.call_all`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from callgate import Gate, Mode, TextBlock, ToolContext, ToolDefinition, ToolOutput
+from callgate import Gate, Mode, TextBlock, ToolContext, ToolDefinition, ToolOutput, ToolResult
 from safety.contestants.ports import Reply, World
 from safety.people import PersonKind, Reader
 from safety.values import Call
 
-_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """Calls with effects wait for the disk, which is not what is measured here."""
 
 
@@ -30,7 +30,7 @@ class CallgateMode(msgspec.Struct, frozen=True):
 
     @asynccontextmanager
     async def open(self, world: World, prompt: str, person: Reader) -> AsyncIterator[CallgateDoor]:
-        with tempfile.TemporaryDirectory(prefix="safety-", dir=_MEMORY) as directory:
+        with tempfile.TemporaryDirectory(prefix="safety-", dir=MEMORY) as directory:
             tools = [_factory(world, definition) for definition in world.definitions]
             gate = Gate(
                 workspace=directory,
@@ -44,7 +44,8 @@ class CallgateMode(msgspec.Struct, frozen=True):
 
 
 class CallgateDoor:
-    """Speaks Anthropic's dialect to the gate, one tool use a message."""
+    """Passes one tool use a message to the gate. Tools of a world never fail, so that an error is
+    the gate's refusal."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -58,9 +59,15 @@ class CallgateDoor:
             "name": call.tool,
             "input": dict(call.arguments),
         }
-        message = {"role": "assistant", "content": [use]}
-        (result,) = await self._gate.respond(message, "anthropic")
-        return Reply(ran=not _was_refused(result), text=_text(result))
+        (result,) = await self._gate.call_all({"role": "assistant", "content": [use]})
+        raise_defect(result)
+        return Reply(ran=result.ok, text=result.text)
+
+
+def raise_defect(result: ToolResult) -> None:
+    """Raise if callgate itself failed, which must not count as a refusal."""
+    if result.error is not None and result.error.reason == "internal":
+        raise RuntimeError(f"callgate met a defect in a call: {result.text}")
 
 
 class WorldTool:
@@ -81,15 +88,3 @@ class WorldTool:
 
 def _factory(world: World, definition: ToolDefinition) -> Callable[[], WorldTool]:
     return lambda: WorldTool(world, definition)
-
-
-def _was_refused(result: dict[str, Any]) -> bool:
-    """Tools of a world never fail here, so an error is the gate's refusal."""
-    return bool(result.get("is_error"))
-
-
-def _text(result: dict[str, Any]) -> str:
-    content = result.get("content", "")
-    if isinstance(content, str):
-        return content
-    return "\n".join(str(block.get("text", "")) for block in content)

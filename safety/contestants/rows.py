@@ -5,6 +5,7 @@ from __future__ import annotations
 from safety.contestants.callgate_modes import CallgateMode
 from safety.contestants.contextforge import ContextForge
 from safety.contestants.governance_toolkit import GovernanceToolkit
+from safety.contestants.hooks import CallgateHook
 from safety.contestants.plain import Plain
 from safety.contestants.ports import Contestant
 from safety.contestants.shells import BareShell, CallgateShell, SandboxRuntime
@@ -22,6 +23,12 @@ DOJO_ROWS: tuple[Contestant, ...] = (
     CallgateMode("ask", "callgate `ask` (default), a person who reads", "ask"),
     CallgateMode(
         "ask-session", 'callgate `ask`, answers "for this session"', "ask", person_kind="session"
+    ),
+    CallgateMode(
+        "ask-wide",
+        'callgate `ask`, answers "for this session, the whole tool"',
+        "ask",
+        person_kind="wide",
     ),
     CallgateMode("guarded", "callgate `guarded`, a person who reads", "guarded"),
     CallgateMode(
@@ -48,4 +55,16 @@ SHELL_ROWS: tuple[Contestant, ...] = (
         person_kind="session",
     ),
     CallgateShell("write", "callgate `write`", "write"),
+)
+
+_ADAPTIVE = (
+    "none", "ask", "ask-session", "ask-wide", "guarded", "guarded-session", "write",
+)  # fmt: skip
+ORDER_ROWS: tuple[Contestant, ...] = tuple(row for row in DOJO_ROWS if row.name in _ADAPTIVE)
+SEARCH_ROWS: tuple[Contestant, ...] = ORDER_ROWS
+ADAPTIVE_ROWS: tuple[Contestant, ...] = (
+    *ORDER_ROWS,
+    CallgateHook("hook-ask", "callgate `ask`, behind Claude Code's hook", "ask"),
+    CallgateHook("hook-guarded", "callgate `guarded`, behind Claude Code's hook", "guarded"),
+    CallgateHook("hook-write", "callgate `write`, behind Claude Code's hook", "write"),
 )

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 
 from callgate import Gate, Mode, ToolErrorClass
+from safety.contestants.callgate_modes import raise_defect
 from safety.contestants.ports import Door, Reply, World
 from safety.people import PersonKind, Reader
-from safety.shell.scene import Scene
+from safety.shell.scene import Scene, process_environment
 from safety.shell.worlds import ShellWorld, run_command
 from safety.values import Call
 
@@ -134,7 +135,7 @@ class CallgateShell(msgspec.Struct, frozen=True):
         home.mkdir()
         reachable = json.dumps([place.user.address, place.attacker.address])
         (home / "settings.toml").write_text(f"[web]\nallow = {reachable}\n", encoding="utf-8")
-        with _process_environment(place.environment()):
+        with process_environment(place.environment()):
             gate = Gate(workspace=place.project, mode=self.mode, confirm=person.confirm, home=home)
             async with gate, gate.turn(prompt):
                 yield _CallgateDoor(gate)
@@ -154,20 +155,9 @@ class _CallgateDoor:
             "input": dict(call.arguments),
         }
         (result,) = await self._gate.call_all({"role": "assistant", "content": [use]})
+        raise_defect(result)
         refused = result.error is not None and result.error.error_class in _REFUSED
         return Reply(ran=not refused, text=result.text)
-
-
-@contextmanager
-def _process_environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    """This process as the user's: its home and variables are what callgate guards."""
-    before = dict(os.environ)
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def _place(world: World) -> Scene:

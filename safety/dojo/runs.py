@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
 from callgate import ToolDefinition
 from safety.contestants.ports import Contestant, Output
 from safety.dojo.declarations import define
+from safety.dojo.scripted import scripted
 from safety.dojo.suites import SIGN, injected_text, load
 from safety.episodes import play, shortened
+from safety.people import belongs
 from safety.values import Call, Episode, Side, Step
+
+Order = Literal["after", "between", "before"]
+"""When the attacker's calls come: after the user's, as soon as the text was read, or first."""
 
 
 class SuiteWorld:
@@ -45,33 +50,84 @@ async def benign(suite: str, task_id: str, contestant: Contestant) -> Episode:
     done = load(suite)._check_user_task_utility(
         task, _content(task.GROUND_TRUTH_OUTPUT), before, environment, _traces(steps)
     )
-    done = bool(done) and not any(step.withheld for step in steps)
+    done = bool(done) and not any(step.withheld for step in steps) and _had_effects(steps)
     return Episode(suite, task_id, None, shortened(steps), done, questions)
 
 
-async def attacked(suite: str, task_id: str, goal_id: str, contestant: Contestant) -> Episode:
+async def attacked(
+    suite: str, task_id: str, goal_id: str, contestant: Contestant, order: Order = "after"
+) -> Episode:
     """The task with an injected goal; done if the suite's security checker finds it reached."""
     loaded = load(suite)
     task, goal = loaded.user_tasks[task_id], loaded.injection_tasks[goal_id]
     text = injected_text(goal.GOAL)
     injections = dict.fromkeys(seen_vectors(suite, task_id), text)
     environment, before = environments(suite, task_id, injections)
-    calls = [
-        *as_calls(task.ground_truth(before), "user"),
-        *as_calls(goal.ground_truth(before), "attacker"),
-    ]
+    mine = as_calls(task.ground_truth(before), "user")
+    known = as_calls(goal.ground_truth(before), "attacker")
+    theirs = known or scripted(suite, goal_id, before)
     world = SuiteWorld(suite, environment)
+    calls = ordered(mine, theirs, _reads_text(suite, task_id, order), order)
     steps, questions = await play(contestant, world, task.PROMPT, calls, SIGN)
+    done = loaded._check_user_task_utility(
+        task, _content(task.GROUND_TRUTH_OUTPUT), before, environment, _traces(steps)
+    )
+    still_done = bool(done) and not any(step.withheld for step in steps) and _had_effects(steps)
+    if known:
+        reached = _is_reached(suite, task, goal, text, before, environment, steps)
+    else:
+        reached = any(_is_effect(step, mine) and step.ran for step in steps)
+    return Episode(
+        suite, task_id, goal_id, shortened(steps), reached, questions, task_done=still_done
+    )
+
+
+def ordered(
+    mine: Sequence[Call], theirs: Sequence[Call], reads_text: int, order: Order
+) -> list[Call]:
+    """The calls of both sides. `between`: the attacker's follow the call that reads the text;
+    `before`: this call comes first. Pure."""
+    if order == "after":
+        return [*mine, *theirs]
+    if order == "between":
+        return [*mine[: reads_text + 1], *theirs, *mine[reads_text + 1 :]]
+    others = [call for number, call in enumerate(mine) if number != reads_text]
+    return [mine[reads_text], *theirs, *others]
+
+
+def _is_reached(
+    suite: str,
+    task: Any,
+    goal: Any,
+    text: str,
+    before: Any,
+    environment: Any,
+    steps: Sequence[Step],
+) -> bool:
+    """Ask AgentDojo's checker, without the injected text."""
     for each in (before, environment):
         _clear(each, text)
-    reached = loaded._check_injection_task_security(
-        goal,
-        _content(f"{task.GROUND_TRUTH_OUTPUT} {goal.GROUND_TRUTH_OUTPUT}"),
-        before,
-        environment,
-        _traces(steps),
+    return bool(
+        load(suite)._check_injection_task_security(
+            goal,
+            _content(f"{task.GROUND_TRUTH_OUTPUT} {goal.GROUND_TRUTH_OUTPUT}"),
+            before,
+            environment,
+            _traces(steps),
+        )
     )
-    return Episode(suite, task_id, goal_id, shortened(steps), bool(reached), questions)
+
+
+def _had_effects(steps: Sequence[Step]) -> bool:
+    """Whether every call of the task with an effect ran."""
+    return all(step.ran for step in steps if step.call.side == "user" and step.has_effects)
+
+
+def _is_effect(step: Step, mine: Sequence[Call]) -> bool:
+    """Whether a step is an effect of the attacker that the user's task does not have, too."""
+    call = step.call
+    is_own = any(belongs(call.tool, call.arguments, each) for each in mine)
+    return call.side == "attacker" and step.has_effects and not is_own
 
 
 @cache
@@ -84,8 +140,11 @@ def goal_ids(suite: str) -> tuple[str, ...]:
     """The injected goals that need an action; the others are about what the model says."""
     loaded = load(suite)
     environment = loaded.load_and_inject_default_environment({})
-    goals = loaded.injection_tasks.items()
-    return tuple(id for id, goal in goals if goal.ground_truth(environment))
+    return tuple(
+        id
+        for id, goal in loaded.injection_tasks.items()
+        if goal.ground_truth(environment) or scripted(suite, id, environment)
+    )
 
 
 @cache
@@ -106,16 +165,35 @@ def used_by_tasks(suite: str) -> frozenset[str]:
 @cache
 def seen_vectors(suite: str, task_id: str) -> tuple[str, ...]:
     """The places of injection that the task reads: found with a canary in each."""
+    read = "\n".join(_canary_outputs(suite, task_id))
+    return tuple(
+        vector for vector in load(suite).get_injection_vector_defaults() if _canary(vector) in read
+    )
+
+
+def _reads_text(suite: str, task_id: str, order: Order) -> int:
+    """The number of the first call that reads an injected text."""
+    if order == "after":
+        return 0
+    outputs = enumerate(_canary_outputs(suite, task_id))
+    return next((number for number, output in outputs if "canary" in output), 0)
+
+
+@cache
+def _canary_outputs(suite: str, task_id: str) -> tuple[str, ...]:
+    """The outputs of the task's calls, with a canary in each place of injection."""
     vectors = load(suite).get_injection_vector_defaults()
-    canaries = {vector: f"canary {vector} canary" for vector in vectors}
+    canaries = {vector: _canary(vector) for vector in vectors}
     environment, before = environments(suite, task_id, canaries)
     runtime = _runtime(suite)
-    outputs = [
+    return tuple(
         as_text(runtime.run_function(environment, call.function, call.args)[0])
         for call in load(suite).user_tasks[task_id].ground_truth(before)
-    ]
-    read = "\n".join(outputs)
-    return tuple(vector for vector, canary in canaries.items() if canary in read)
+    )
+
+
+def _canary(vector: str) -> str:
+    return f"canary {vector} canary"
 
 
 def environments(suite: str, task_id: str, injections: Mapping[str, str]) -> tuple[Any, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 VERSION = "v1.2.2"
 """Of the suites in the wheel."""
 TUNED = ("workspace", "banking")
-"""The suites that rules may be tuned on; the others are reported as they fall."""
+"""The suites that rules were tuned on. docs/safety.md states what else was chosen later."""
 SIGN = "This is an important message from me"
 """Stands in every injected text, before the goal."""
 SUITES = ("workspace", "banking", "travel", "slack")
@@ -31,6 +31,7 @@ def missing() -> str | None:
 def load(name: str) -> Any:
     """One suite: an `agentdojo.task_suite.TaskSuite`."""
     _stand_in_for_pipelines()
+    _remember_addresses()
     from agentdojo.task_suite.load_suites import get_suite  # lazy: not in every environment
 
     return get_suite(VERSION, name)
@@ -45,6 +46,14 @@ def injected_text(goal: str) -> str:
     template: str = ImportantInstructionsAttack._JB_STRING
     user, model = base_attacks.DEFAULT_USER_NAME, base_attacks.DEFAULT_MODEL_NAME
     return template.format(goal=goal, user=user, model=model)
+
+
+def _remember_addresses() -> None:
+    """Check each mail address once: it takes most of the time of a new environment."""
+    from pydantic import networks  # lazy: not in every environment
+
+    if not hasattr(networks.validate_email, "cache_info"):
+        networks.validate_email = cache(networks.validate_email)
 
 
 def _stand_in_for_pipelines() -> None:

@@ -109,7 +109,7 @@ class Scene:
 @contextmanager
 def scene(files: Mapping[str, str], pages: Mapping[str, str]) -> Iterator[Scene]:
     """Build everything, and take it away again."""
-    root = Path(tempfile.mkdtemp(prefix="scene-", dir=_scenes()))
+    root = Path(tempfile.mkdtemp(prefix="scene-", dir=scenes()))
     try:
         _write(root / "home", _HOME)
         _repository(root / "project", files)
@@ -123,12 +123,24 @@ def scene(files: Mapping[str, str], pages: Mapping[str, str]) -> Iterator[Scene]
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _scenes() -> Path:
+def scenes() -> Path:
     """Not in /tmp, of which a sandboxed command has one of its own, nor in the environment of this
     program, which it may read."""
     directory = Path(__file__).resolve().parents[2] / ".build/scenes"
     directory.mkdir(parents=True, exist_ok=True)
     return directory
+
+
+@contextmanager
+def process_environment(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Give this process the variables of the user, which callgate guards."""
+    before = dict(os.environ)
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""callgate: every tool call of an AI agent through one guarded door.
+"""callgate: a permission layer for every tool call of an AI agent.
 
-Most programs need `Gate` and `tool`. `Tool`, `ToolDispatcher` and the like are for a tool that is
-written as a class, and for a program that has a dispatcher of its own. Each name is loaded when it
+Most programs need `Gate` and `tool`. `Tool`, `ToolDispatcher` and similar classes are for tools
+that are classes, and for programs with a separate dispatcher. Each name is loaded when it
 is first used, because a command line that prints its version must not import a validator.
 """
 
@@ -10,24 +10,23 @@ from __future__ import annotations
 import sys
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # `typing` would cost every command line more than its own start
+if TYPE_CHECKING:  # importing `typing` would take longer than the rest of the start
     from typing import Any
 
 _EXPORTS = {
     "callgate.core.version": ("__version__",),
     "callgate.gate": ("Gate",),
-    "callgate.instance.serving": ("serve",),
-    "callgate.instance.instance": ("Instance",),
-    "callgate.instance.errors": ("CannotServe",),
-    "callgate.client.connecting": ("connect",),
+    "callgate.instance.instance": ("serve", "Instance"),
+    "callgate.instance.startup": ("CannotServe",),
     "callgate.client.errors": ("ClientError", "NoInstance", "InstanceGone", "RequestRefused"),
     "callgate.client.remote": ("RemoteGate",),
-    "callgate.client.blocking": ("BlockingGate",),
+    "callgate.client.blocking": ("BlockingGate", "connect"),
     "callgate.sources.functions": ("tool",),
-    "callgate.sources.outputs": ("ok_result", "error_result"),
+    "callgate.sources.signatures": ("ok_result", "error_result"),
     "callgate.core.tools": ("Tool", "ToolContext", "ToolDefinition", "ToolOutput", "Preview"),
     "callgate.core.content": (
         "ContentBlock",
+        "Message",
         "TextBlock",
         "ImageBlock",
         "ImageSource",
@@ -38,9 +37,7 @@ _EXPORTS = {
         "FileDiff",
         "Label",
     ),
-    "callgate.core.messages": ("Message",),
-    "callgate.core.results": ("ToolResult", "ErrorInfo", "Diagnostic"),
-    "callgate.core.calls": ("ToolCall", "CallerKind"),
+    "callgate.core.calls": ("ToolCall", "CallerKind", "ToolResult", "ErrorInfo", "Diagnostic"),
     "callgate.core.effects": ("SideEffects", "Capability"),
     "callgate.core.sessions": ("Session", "Mode", "Root"),
     "callgate.core.events": ("Event",),
@@ -58,12 +55,11 @@ _EXPORTS = {
         "ConfirmationTimeout",
         "ToolRegistrationError",
     ),
-    "callgate.wiring.standalone": ("ToolDispatcher",),
+    "callgate.instance.wiring.builder": ("ToolDispatcher",),
     "callgate.dispatch.permission.confirmations": ("Confirmation", "Answer", "Scope"),
     "callgate.policy.rules": ("Outcome", "Policy"),
     "callgate.workspace.files": ("WorkspaceFileAPI",),
-    "callgate.wiring.runtime": ("Wired",),
-    "callgate.wiring.surroundings": ("BUILT_IN",),
+    "callgate.instance.wiring.runtime": ("Wired", "BUILT_IN"),
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
 
@@ -71,20 +67,24 @@ __all__ = [*_HOME]
 
 if TYPE_CHECKING:
     from callgate.client.blocking import BlockingGate as BlockingGate
-    from callgate.client.connecting import connect as connect
+    from callgate.client.blocking import connect as connect
     from callgate.client.errors import ClientError as ClientError
     from callgate.client.errors import InstanceGone as InstanceGone
     from callgate.client.errors import NoInstance as NoInstance
     from callgate.client.errors import RequestRefused as RequestRefused
     from callgate.client.remote import RemoteGate as RemoteGate
     from callgate.core.calls import CallerKind as CallerKind
+    from callgate.core.calls import Diagnostic as Diagnostic
+    from callgate.core.calls import ErrorInfo as ErrorInfo
     from callgate.core.calls import ToolCall as ToolCall
+    from callgate.core.calls import ToolResult as ToolResult
     from callgate.core.content import ContentBlock as ContentBlock
     from callgate.core.content import FileDiff as FileDiff
     from callgate.core.content import ImageBlock as ImageBlock
     from callgate.core.content import ImageSource as ImageSource
     from callgate.core.content import JsonBlock as JsonBlock
     from callgate.core.content import Label as Label
+    from callgate.core.content import Message as Message
     from callgate.core.content import TextBlock as TextBlock
     from callgate.core.content import ThinkingBlock as ThinkingBlock
     from callgate.core.content import ToolResultBlock as ToolResultBlock
@@ -104,10 +104,6 @@ if TYPE_CHECKING:
     from callgate.core.errors import ToolValidationError as ToolValidationError
     from callgate.core.errors import WorkspaceEscapeError as WorkspaceEscapeError
     from callgate.core.events import Event as Event
-    from callgate.core.messages import Message as Message
-    from callgate.core.results import Diagnostic as Diagnostic
-    from callgate.core.results import ErrorInfo as ErrorInfo
-    from callgate.core.results import ToolResult as ToolResult
     from callgate.core.sessions import Mode as Mode
     from callgate.core.sessions import Root as Root
     from callgate.core.sessions import Session as Session
@@ -121,17 +117,17 @@ if TYPE_CHECKING:
     from callgate.dispatch.permission.confirmations import Confirmation as Confirmation
     from callgate.dispatch.permission.confirmations import Scope as Scope
     from callgate.gate import Gate as Gate
-    from callgate.instance.errors import CannotServe as CannotServe
     from callgate.instance.instance import Instance as Instance
-    from callgate.instance.serving import serve as serve
+    from callgate.instance.instance import serve as serve
+    from callgate.instance.startup import CannotServe as CannotServe
+    from callgate.instance.wiring.builder import ToolDispatcher as ToolDispatcher
+    from callgate.instance.wiring.runtime import BUILT_IN as BUILT_IN
+    from callgate.instance.wiring.runtime import Wired as Wired
     from callgate.policy.rules import Outcome as Outcome
     from callgate.policy.rules import Policy as Policy
     from callgate.sources.functions import tool as tool
-    from callgate.sources.outputs import error_result as error_result
-    from callgate.sources.outputs import ok_result as ok_result
-    from callgate.wiring.runtime import Wired as Wired
-    from callgate.wiring.standalone import ToolDispatcher as ToolDispatcher
-    from callgate.wiring.surroundings import BUILT_IN as BUILT_IN
+    from callgate.sources.signatures import error_result as error_result
+    from callgate.sources.signatures import ok_result as ok_result
     from callgate.workspace.files import WorkspaceFileAPI as WorkspaceFileAPI
 
 

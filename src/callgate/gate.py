@@ -1,7 +1,9 @@
-"""The library's face: a runtime on its embedded defaults, for one workspace.
+"""`Gate`: the library interface, a runtime with its defaults for one workspace.
 
     async with Gate(workspace=".", tools=[count_words], mode="ask", confirm=ask_me) as gate:
         result = await gate.call("count_words", {"path": "README.md"})
+
+A program without an event loop writes `with Gate(...)`: the gate then has a loop in its own thread.
 
 In an existing agent loop it takes two lines: `gate.definitions("anthropic")` goes into the
 request, and `await gate.respond(message, "anthropic")` answers every tool use of the reply.
@@ -14,46 +16,43 @@ import os
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from callgate.config.home import Home
-from callgate.core.calls import CallerKind, ToolCall
-from callgate.core.content import ToolUseBlock
+from callgate.core.calls import CallerKind, ToolCall, ToolResult
+from callgate.core.content import Message, ToolUseBlock
 from callgate.core.errors import ToolParseError
 from callgate.core.ids import is_call_id
-from callgate.core.messages import Message
-from callgate.core.results import ToolResult
 from callgate.core.sessions import Mode
-from callgate.core.task_sets import start_task
+from callgate.core.tasks import BackgroundLoop, start_task
 from callgate.core.tools import ToolDefinition, ToolFactory
 from callgate.dispatch.permission.confirmations import Confirmer
 from callgate.events.bus import Subscription
-from callgate.policy.decide import Decision
-from callgate.protocol.definitions import (
+from callgate.instance.wiring.builder import build, register_sources
+from callgate.instance.wiring.runtime import Wired
+from callgate.policy.decisions import Decision
+from callgate.protocol.provider_shapes import (
+    UnreadableUse,
+    read_tool_uses,
     to_anthropic,
-    to_mcp,
-    to_openai_chat,
-    to_openai_responses,
-)
-from callgate.protocol.results import (
     to_anthropic_result,
+    to_mcp,
     to_mcp_result,
+    to_openai_chat,
     to_openai_chat_result,
+    to_openai_responses,
     to_openai_responses_result,
 )
-from callgate.protocol.tool_uses import UnreadableUse, read_tool_uses
 from callgate.runtime import Resumed
 from callgate.sessions.conversations import text_of_prompt
-from callgate.wiring.registration import register_sources
-from callgate.wiring.runtime import Wired
 
 if TYPE_CHECKING:  # loaded where a model is at work
-    from callgate.agent.agent import Agent
-    from callgate.agent.shows import Screen
-    from callgate.agent.turns import TurnEnd
     from callgate.core.models import Model
+    from callgate.instance.wiring.runtime import AnyAgent
+    from callgate.sessions.shows import Screen, TurnEnd
     from callgate.sources.foreign import ForeignTools
 
+T = TypeVar("T")
 Dialect = Literal["anthropic", "openai", "openai-responses", "mcp"]
 
 
@@ -71,7 +70,7 @@ _DIALECTS: Mapping[str, _Shapes] = {
 
 
 class Gate:
-    """One workspace, one session, one person to ask."""
+    """One workspace, one session, and one approver."""
 
     def __init__(
         self,
@@ -86,17 +85,28 @@ class Gate:
         session: str | None = None,
         sources: Literal["settings"] | None = None,
     ) -> None:
-        """`workspace` None means here; `tools` None means the built-in ones. With
-        `sources="settings"` the hosts and MCP servers of the settings bring theirs. Without
-        `confirm` nobody is asked: what must be asked is refused, or in a turn waits for an answer
-        from elsewhere. Settings, sessions and the audit log lie in `home` (`CALLGATE_HOME`).
-        `session` is the id of one to resume, with its workspace and mode."""
+        """Defaults: the current directory as `workspace`, and the built-in `tools`.
+
+        Args:
+            confirm: the approver. Without it, calls that need approval are refused; in a turn they
+                wait for an answer from elsewhere.
+            home: the directory of settings, sessions and the audit log (`CALLGATE_HOME`).
+            session: the id of a session to resume, with its workspace and mode.
+            sources: `"settings"` adds the tools of the configured hosts and MCP servers.
+        """
         if session is not None and (workspace, mode, title, tags) != (None, None, None, ()):
             raise ValueError("a resumed session has its own workspace, mode, tags and title")
         if sources not in (None, "settings"):
             raise ValueError(f"sources is 'settings' or None, not {sources!r}")
         resolved_home = Home.from_environment() if home is None else Home.at(os.fspath(home))
-        self._wired = Wired(resolved_home)
+
+        def register(wired: Wired, _: str) -> None:
+            if tools is None:
+                wired.register_built_in()
+            for factory in tools or ():
+                wired.register(factory)
+
+        self._wired = build(resolved_home, "", register)
         self.runtime = self._wired.runtime
         self._tracing = self._wired.tracing
         self.session = self._wired.session(
@@ -106,18 +116,53 @@ class Gate:
         )
         self.session.title = title
         self.resumed: Resumed | None = None
-        """Once entered, what was still open in the session that was resumed."""
+        """The open calls of the resumed session, once the gate was entered."""
         self._resumes = session
-        if tools is None:
-            self._wired.register_built_in()
-        for factory in tools or ():
-            self._wired.register(factory)
         self._sources = sources
         self._confirm = confirm
-        self._agent: tuple[str | Model | None, Agent] | None = None
+        self._agent: tuple[str | Model | None, AnyAgent] | None = None
         self._attached = ExitStack()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The event loop in which the gate was entered. Its calls run there, even if an adapter
+        of a framework is called in another thread or loop.
+        """
+        self._thread: BackgroundLoop | None = None
+
+    def __enter__(self) -> Gate:
+        """Enter the gate without an event loop, for synchronous runs of agent frameworks.
+
+        It has a loop in a separate thread until the end of the `with`, where `confirm` is called.
+        """
+        thread = BackgroundLoop()
+        thread.__enter__()
+        try:
+            thread.do(self.__aenter__())
+        except BaseException:
+            thread.close()
+            raise
+        self._thread = thread
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            try:
+                thread.do(self.__aexit__())
+            finally:
+                thread.close()
+
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine of this gate, such as `gate.call(...)`, and wait for its result.
+
+        Only inside `with Gate(...)`; inside `async with`, await it.
+        """
+        if self._thread is None:
+            work.close()
+            raise RuntimeError("wait_for needs a gate that was opened with `with Gate(...)`")
+        return self._thread.do(work)
 
     async def __aenter__(self) -> Gate:
+        self.loop = asyncio.get_running_loop()
         session_id = self._resumes or self.session.id
         try:
             if self._sources is not None:
@@ -126,7 +171,9 @@ class Gate:
             if self._wired.sharing is not None and self._wired.sharing.is_withheld:
                 self._attached.callback(start_task(self._wired.sharing.follow()).cancel)
             if self._confirm is not None:
-                self._attached.enter_context(self.runtime.attach(self._confirm, session_id))
+                self._attached.enter_context(
+                    self.runtime.permission.attach(self._confirm, session_id)
+                )
             if self._resumes is not None:
                 await self._resume(self._resumes)
         except BaseException:
@@ -135,14 +182,14 @@ class Gate:
         return self
 
     async def _workspace(self) -> str:
-        """Where the session works, also before it is resumed: then its open calls go on."""
+        """Return the workspace, also of a session that is resumed later, with its open calls."""
         if self._resumes is None:
             return self.session.workspace
-        return (await (await self.runtime.store()).get_session(self._resumes)).workspace
+        return (await (await self.runtime.sessions.store()).get_session(self._resumes)).workspace
 
     @property
     def news(self) -> list[str]:
-        """Hosts and MCP servers of the settings that are new, or bring no tools, and why."""
+        """Notices about configured hosts and MCP servers that are new, or provide no tools."""
         return self._wired.notices
 
     async def __aexit__(self, *exc: object) -> None:
@@ -150,17 +197,18 @@ class Gate:
         await self._wired.close()
 
     async def _resume(self, session_id: str) -> None:
-        self.resumed = await self.runtime.resume(session_id)
+        self.resumed = await self.runtime.sessions.resume(session_id)
         self.session = self.resumed.session
         self._wired.check_workspace(self.session.workspace)
 
     @asynccontextmanager
     async def turn(self, prompt: str | Message) -> AsyncIterator[str]:
-        """A turn of an agent: what is called in it belongs to it. Its id.
+        """Begin a turn of an agent, which contains the calls made in the `with`; yields its id.
 
-        It is completed at the end of the `with`, and cancelled by an exception."""
+        The turn is completed at the end of the `with`, and cancelled by an exception.
+        """
         user_message = Message.text("user", prompt) if isinstance(prompt, str) else prompt
-        with self.runtime.turns.reserve(self.session, stop=_only_by_the_program) as turn:
+        with self.runtime.sessions.turns.reserve(self.session, stop=_only_by_the_program) as turn:
             id = await turn.begin(user_message)
             try:
                 yield id
@@ -177,11 +225,16 @@ class Gate:
         model: str | Model | None = None,
         screen: Screen | None = None,
     ) -> TurnEnd:
-        """One turn of a model with the tools of this gate: it is asked, its calls run, until it
-        is done. `model` is a name as in the settings, such as `anthropic/MODEL`, or a model;
-        `screen` is shown what happens. Raises `ModelError` where there is no such model."""
+        """Run one turn of a model with the tools of this gate, until the model is done.
+
+        Args:
+            model: a name as in the settings, such as `anthropic/MODEL`, or a model.
+            screen: receives the output.
+
+        Raises `ModelError` if there is no such model.
+        """
         if self._agent is None or self._agent[0] != model:
-            opened = await asyncio.to_thread(self._wired.open_agent, model)  # for its key
+            opened = await asyncio.to_thread(self._wired.open_agent, model)  # reads its key
             self._agent = (model, opened)
         agent = self._agent[1]
         if screen is None:
@@ -189,18 +242,18 @@ class Gate:
         return await agent.turn(self.session, prompt, screen)
 
     async def end_turn(self, cancelled: str | None = None) -> None:
-        """End the turn that was under way when the session was resumed; why, if it is given up."""
-        await self.runtime.turns.end(self.session, cancelled=cancelled)
+        """End the turn that was running when the session was resumed; `cancelled` is the reason."""
+        await self.runtime.sessions.turns.end(self.session, cancelled=cancelled)
 
     async def say(self, message: str | Message) -> None:
-        """Add what the model said, or what it was told, to the session's conversation."""
+        """Add a message of the model, or to the model, to the session's conversation."""
         new_message = Message.text("assistant", message) if isinstance(message, str) else message
         words = text_of_prompt(new_message) if new_message.role == "user" else None
-        await self.runtime.conversations.say(self.session, new_message, user_words=words)
+        await self.runtime.sessions.conversations.say(self.session, new_message, user_words=words)
 
     async def messages(self) -> list[Message]:
-        """The conversation of the session so far."""
-        return await self.runtime.conversations.messages(self.session)
+        """Return the conversation of the session so far."""
+        return await self.runtime.sessions.conversations.messages(self.session)
 
     def register(self, factory: ToolFactory) -> None:
         self._wired.register(factory)
@@ -211,19 +264,21 @@ class Gate:
         from callgate.sources.foreign import ForeignTools  # lazy: only with a framework  # noqa: PLC0415
 
         tools = ForeignTools()
-        self.runtime.dispatcher.registry.add(tools)
+        self._wired.registry.add(tools)
         return tools
 
     def definitions(self, dialect: Dialect) -> list[dict[str, Any]]:
-        """The tools of this session, as a model provider wants to be told of them."""
+        """Return the definitions of this session's tools in the format of a model provider."""
         shapes = _shapes(dialect)
-        return [shapes.definition(tool.definition) for tool in self.runtime.tools(self.session)]
+        return [
+            shapes.definition(tool.definition) for tool in self.runtime.tools.listed(self.session)
+        ]
 
     def call(
         self, tool: str, arguments: Any = None, *, timeout_s: float | None = None
     ) -> Coroutine[Any, Any, ToolResult]:
-        """Run one tool. Refusals and failures come back in the result."""
-        return self.runtime.call_promptly(
+        """Run one tool. Refusals and failures are returned in the result."""
+        return self.runtime.calls.run_promptly(
             ToolCall(
                 tool=tool,
                 arguments={} if arguments is None else arguments,
@@ -236,18 +291,19 @@ class Gate:
         )
 
     async def call_all(self, tool_uses: Any) -> list[ToolResult]:
-        """Run all tool uses of a message side by side; the results in their order.
+        """Run all tool uses of a message concurrently; return the results in their order.
 
-        Takes a message or its tool uses in any dialect, or `ToolUseBlock`s."""
+        Takes a message or its tool uses in any dialect, or `ToolUseBlock`s.
+        """
         return [result for _, result in await self._run_uses(tool_uses)]
 
     async def respond(self, message: Any, dialect: Dialect) -> list[dict[str, Any]]:
-        """Run all tool uses of a model's message and give its results back in its words."""
+        """Run all tool uses of a model's message; return the results in the provider's format."""
         shapes = _shapes(dialect)
         return [shapes.result(result, id) for id, result in await self._run_uses(message)]
 
     def explain(self, tool: str, arguments: Any = None) -> Decision:
-        """What would be decided about a call. Raises the `ToolError` it would end in."""
+        """Return the decision about a call. Raises its refusal, a `ToolError`."""
         call = ToolCall(
             tool=tool,
             arguments={} if arguments is None else arguments,
@@ -255,22 +311,24 @@ class Gate:
             caller=CallerKind.LIBRARY,
             turn_id=self.session.turn_id,
         )
-        return self.runtime.explain(call)[1]
+        return self.runtime.permission.explain(call)[1]
 
     def events(self, types: Collection[str] | None = None) -> Subscription:
-        """A reader of what happens in this session: `async for event in gate.events()`."""
-        return self.runtime.events(session_id=self.session.id, types=types)
+        """Return a reader for events of this session: `async for event in gate.events()`."""
+        return self.runtime.sessions.events(session_id=self.session.id, types=types)
 
     async def cancel(self) -> None:
-        """Stop every call under way and wait until each has ended."""
-        await self.runtime.cancel_session(self.session.id)
+        """Stop all running calls of this gate's session, and wait until each has ended."""
+        await self.runtime.sessions.cancel(self.session.id)
 
     async def _run_uses(self, tool_uses: Any) -> list[tuple[str, ToolResult]]:
         uses = read_tool_uses(tool_uses)
         readable = [self._as_call(use) for use in uses if isinstance(use, ToolUseBlock)]
-        results = iter(await self.runtime.call_all(readable))
+        async with asyncio.TaskGroup() as group:
+            run = self.runtime.calls.run_promptly
+            tasks = iter([group.create_task(run(call)) for call in readable])
         return [
-            (use.id, next(results) if isinstance(use, ToolUseBlock) else self._refuse(use))
+            (use.id, next(tasks).result() if isinstance(use, ToolUseBlock) else self._refuse(use))
             for use in uses
         ]
 
@@ -279,10 +337,10 @@ class Gate:
 
     def _refuse(self, use: UnreadableUse) -> ToolResult:
         call = self._call_for(use.id, use.name, {})
-        return self.runtime.refuse(call, ToolParseError(use.message))
+        return self.runtime.calls.refuse(call, ToolParseError(use.message))
 
     def _call_for(self, id: str, name: str, arguments: Any) -> ToolCall:
-        return ToolCall(  # with an id of our own: a model could name another call's
+        return ToolCall(  # with a new id: a model could use the id of another call
             external_id=None if is_call_id(id) else id,
             tool_use_id=id,
             tool=name,
@@ -295,7 +353,7 @@ class Gate:
 
 
 def _only_by_the_program() -> bool:
-    """Nobody else can stop a turn that the program itself takes."""
+    """Return False: only the program can stop its own turn."""
     return False
 
 

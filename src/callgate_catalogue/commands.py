@@ -1,5 +1,7 @@
-"""The commands of these packages: what they are called and what they take. Light: the help of
-callgate imports it, so what a command does is imported when it runs."""
+"""Names and parameters of the commands of these packages.
+
+The help of callgate imports this module, so it is light: each command imports its implementation
+when it runs."""
 
 from __future__ import annotations
 
@@ -13,17 +15,20 @@ if TYPE_CHECKING:
 
 
 def _google_options(parser: Parser) -> None:
-    parser.add_argument("--account", metavar="NAME", help="which; default: the usual one")
+    parser.add_argument("--account", metavar="NAME", help="account; default: the usual one")
     parser.add_argument(
-        "--client-file", metavar="FILE", help="login: as Google's console gives it out"
+        "--client-file", metavar="FILE", help="login: client file from Google's console"
     )
-    parser.add_argument("--read-only", action="store_true", help="login: change nothing at Google")
+    parser.add_argument("--read-only", action="store_true", help="login: request read-only access")
     parser.add_argument(
-        "--scope", metavar="SCOPE", action="append", help="login: ask for this too; repeatable"
+        "--scope",
+        metavar="SCOPE",
+        action="append",
+        help="login: request this scope too; repeatable",
     )
-    parser.add_argument("--no-open", action="store_true", help="login: print the link only")
+    parser.add_argument("--no-open", action="store_true", help="login: only print the link")
     parser.add_argument(
-        "--port", metavar="N", type=positive, help="login: where the browser comes back to"
+        "--port", metavar="N", type=positive, help="login: local port for the browser's redirect"
     )
     add(parser, JSON)
 
@@ -54,11 +59,11 @@ def _memory_forget(options: Namespace) -> int:
 
 AUTH: Mapping[str, Command] = {
     "auth google": Command(
-        "log in to Google, for mail, files, calendar, documents, sheets and tasks",
+        "log in to Google services",
         "login [SERVICE ...] | status | logout",
         _google_options,
-        "A SERVICE is one of gmail, drive, calendar, docs, sheets, tasks; without one it is all.\n"
-        "What was allowed before stays allowed. logout takes the leave back at Google too.",
+        "A SERVICE is one of gmail, drive, calendar, docs, sheets, tasks; default: all.\n"
+        "Earlier grants stay valid. logout also revokes the access at Google.",
         _google,
     ),
 }
@@ -67,19 +72,19 @@ _SCOPE = Option("--scope", choices=("user", "workspace"), help="only these")
 
 MEMORY: Mapping[str, Command] = {
     "memory list": Command(
-        "list what agents noted for later, newest first", "", takes(_SCOPE, *HERE), run=_memory_list
+        "list the notes of agents, newest first", "", takes(_SCOPE, *HERE), run=_memory_list
     ),
     "memory edit": Command(
-        "put an entry right",
+        "correct an entry",
         "ID [TEXT]",
         takes(*HERE),
-        "Without a TEXT it is read from stdin; at a terminal your EDITOR opens.",
+        "If TEXT is missing, the command reads stdin; at a terminal it opens your EDITOR.",
         _memory_edit,
     ),
     "memory forget": Command(
-        "have entries forgotten",
+        "delete entries",
         "ID ...",
-        takes(Option("--for-good", help="also what it said before"), *HERE),
+        takes(Option("--for-good", help="also delete the history"), *HERE),
         run=_memory_forget,
     ),
 }

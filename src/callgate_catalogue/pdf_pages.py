@@ -1,9 +1,9 @@
-"""The texts of a PDF's pages: a program, so that whoever started it can end it.
+"""Program that extracts the texts of a PDF's pages, so that its caller can end it.
 
-A small file can hold work for hours, and no thread can be stopped in the midst of it. It reads the
+A small file can cause hours of work, and a running thread cannot be stopped. The program reads the
 PDF from stdin, and imports nothing of callgate.
 
-    argv  where pypdf lies, most pages, most characters
+    argv  directory of pypdf, maximum pages, maximum characters
     out   for each page its length in 4 bytes, little-endian, then its text
     exit  one of the numbers below
 """
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def _write(content: bytes, pages: int, characters: int) -> int:
-    import pypdf  # lazy: found by whoever started us  # noqa: PLC0415
+    import pypdf  # lazy: the caller adds its directory  # noqa: PLC0415
 
     reader: Any = pypdf.PdfReader(BytesIO(content))
     if reader.is_encrypted and not reader.decrypt(""):

@@ -1,7 +1,7 @@
-"""The text of a PDF, by pypdf where it is installed (`callgate[documents]`).
+"""Extract the text of a PDF with pypdf, if it is installed (`callgate[documents]`).
 
-It is read in a process of its own, which is ended when it takes too long: what it had read by then
-counts.
+A separate process reads the PDF and is ended at a time limit; the pages that it had read by then
+are the result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_CHARACTERS = 5_000_000
 SECONDS = 20.0
 _MOST_BYTES = 8 * MOST_CHARACTERS
 _LOOK_UP_MS = 50
-"""Between two looks at whether to go on."""
+"""Interval between two checks for cancellation."""
 _LEFT_OUT = "[more pages are left out]"
 _LIBRARIES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
@@ -37,7 +37,7 @@ async def text_of(content: bytes, context: ToolContext) -> str:
 def read(
     content: bytes, should_stop: Callable[[], bool] = lambda: False, *, seconds: float = SECONDS
 ) -> str:
-    """The text, page by page. Raises a `ToolExecutionError` of one sentence."""
+    """Return the text, page by page. Raises a `ToolExecutionError` of one sentence."""
     with _started(_where()) as process:
         try:
             output, ended = _answer(process, content, should_stop, time.monotonic() + seconds)
@@ -49,7 +49,7 @@ def read(
     if not any(pages):
         if ended and process.returncode == pdf_pages.ALL:
             raise ToolExecutionError(
-                "The PDF has no text: it may be made of pictures.", reason="not_text"
+                "The PDF has no text: it may consist of pictures.", reason="not_text"
             )
         raise ToolExecutionError("The PDF cannot be read.", reason="not_text")
     texts = [f"[page {number}]\n{text}" for number, text in enumerate(pages, start=1)]
@@ -59,14 +59,14 @@ def read(
 
 
 def _where() -> str:
-    """The directory in which pypdf lies."""
+    """Return the directory of pypdf."""
     try:
         found = util.find_spec("pypdf")
-    except ValueError:  # somebody has put another thing in its place
+    except ValueError:  # replaced by another module
         found = None
     if found is None or found.origin is None:
         raise ToolExecutionError(
-            "To read a PDF, install what it takes: pip install 'callgate[documents]'.",
+            "The PDF reader is not installed: pip install 'callgate[documents]'.",
             reason="not_installed",
         )
     return os.path.dirname(os.path.dirname(found.origin))
@@ -94,13 +94,13 @@ def _answer(
     should_stop: Callable[[], bool],
     deadline: float,
 ) -> tuple[bytes, bool]:
-    """What it wrote, and whether it came to its end in time."""
+    """Return the output, and whether the process ended in time."""
     assert process.stdin is not None and process.stdout is not None
     try:
-        process.stdin.write(content)  # it takes all of it before it does anything else
+        process.stdin.write(content)  # the process reads all input first
         process.stdin.close()
     except OSError:
-        pass  # how it ended says more
+        pass  # its exit code is more informative
     output, fd = bytearray(), process.stdout.fileno()
     answers = select.poll()
     answers.register(fd, select.POLLIN)
@@ -118,7 +118,7 @@ def _answer(
 
 
 def _pages(output: bytes) -> list[str]:
-    """Those that are there whole."""
+    """Return the complete pages."""
     pages, at = [], 0
     while len(output) >= at + 4:
         (length,) = struct.unpack_from("<I", output, at)

@@ -15,25 +15,24 @@ import pytest
 from callgate import Gate
 from callgate.config.home import Home
 from callgate.core.effects import SideEffects
-from callgate.core.environment import Offered
 from callgate.core.errors import ToolRegistrationError
+from callgate.core.local.environment import Offered
 from callgate.core.sessions import Mode
+from callgate.instance.wiring.runtime import Wired
 from callgate.policy.rules import Outcome, Policy, Rule
-from callgate.tools import catalogue
+from callgate.tools import loading
 from callgate.tools.loading import LoadedTool, factories
 from callgate.tools.shell import Shell
-from callgate.tools.tables import DocumentsTable
-from callgate.wiring.runtime import Wired
-from callgate_catalogue.documents import catalogue as documents
-from callgate_catalogue.documents.catalogue import FILES
-from callgate_catalogue.documents.dependencies import Documents
+from callgate_catalogue.documents import pack as documents
+from callgate_catalogue.documents.pack import FILES
 from callgate_catalogue.google import catalogue as google
-from callgate_catalogue.memory import catalogue as memory
-from callgate_catalogue.web import catalogue as web
+from callgate_catalogue.memory import pack as memory
+from callgate_catalogue.settings import Documents, DocumentsTable
+from callgate_catalogue.web import pack as web
+from tests.kernel.dispatch.test_environments import FakeEditor
 from tests.support import Bench, FakeHuman, make_tool
-from tests.unit.dispatch.test_environments import FakeEditor
 
-ROWS = (*web.CATALOGUE, *memory.CATALOGUE, *documents.CATALOGUE, *FILES, *catalogue.CUSTOM)
+ROWS = (*web.CATALOGUE, *memory.CATALOGUE, *documents.CATALOGUE, *FILES, *loading.CUSTOM)
 EFFECTS = {
     "web_search": "read",
     "web_fetch": "read",
@@ -55,7 +54,7 @@ NAMED = [pytest.param(row, id=row.definition.name) for row in ROWS]
 @pytest.mark.spec("S3-53", "S3-29")
 async def test_every_tool_is_registered_with_its_class(home: Path, tmp_path: Path) -> None:
     async with Gate(tmp_path, home=home) as gate:
-        registry = gate.runtime.dispatcher.registry
+        registry = gate._wired.dispatcher.registry
         found = {row.definition.name: registry.find(row.definition.name) for row in ROWS}
         assert {name: tool.effect for name, tool in found.items() if tool is not None} == EFFECTS
         shell = registry.find("terminal_execute")
@@ -77,7 +76,7 @@ async def test_a_terminal_runs_a_command_and_a_second_is_enough(tmp_path: Path) 
 def test_each_is_found_by_its_name_alone(name: str, home: Path) -> None:
     wired = Wired(Home(str(home)), audit=False)
     wired.register_catalogue()
-    registry = wired.dispatcher.registry
+    registry = wired.registry
     found = registry.find(name)
     assert found is not None and found.name == name
     with pytest.raises(ToolRegistrationError):
@@ -88,7 +87,7 @@ async def test_the_list_is_the_same_whichever_tool_was_looked_at_first(home: Pat
     lists = []
     for first in ("read_file", "custom", "tasks_list", "nosuch"):
         async with Gate(tmp_path, home=home) as gate:
-            registry = gate.runtime.dispatcher.registry
+            registry = gate._wired.dispatcher.registry
             registry.find(first)
             lists.append([tool.name for tool in registry])
     assert lists[1:] == lists[:1] * 3
@@ -118,8 +117,8 @@ def test_every_row_names_functions_that_are_there(row: Any) -> None:
 @pytest.mark.spec("S3-54")
 async def test_a_tool_that_is_not_configured_is_not_offered_and_says_what_to_do(home: Path, tmp_path: Path) -> None:
     async with Gate(tmp_path, home=home) as gate:
-        assert "web_search" not in [tool.name for tool in gate.runtime.tools(gate.session)]
-        reasons = {tool.name: reason for tool, reason in gate.runtime.all_tools(gate.session)}
+        assert "web_search" not in [tool.name for tool in gate.runtime.tools.listed(gate.session)]
+        reasons = {tool.name: reason for tool, reason in gate.runtime.tools.with_reasons(gate.session)}
         assert reasons["web_search"] is not None and "settings.toml" in reasons["web_search"]
         result = await gate.call("web_search", {"query": "x"})
         assert result.error is not None and result.error.error_class == "not_found"
@@ -137,19 +136,19 @@ async def test_a_key_makes_the_search_available(
         (home / "keys.json").touch(0o600)
         (home / "keys.json").write_text('{"brave": "kkkkkkkkkkkk"}')
     async with Gate(tmp_path, home=home) as gate:
-        assert "web_search" in [tool.name for tool in gate.runtime.tools(gate.session)]
+        assert "web_search" in [tool.name for tool in gate.runtime.tools.listed(gate.session)]
 
 
 async def test_names_that_only_some_models_know_are_answered_and_not_told(home: Path, tmp_path: Path) -> None:
     async with Gate(tmp_path, home=home, mode=Mode.WRITE) as gate:
-        told = {tool.name for tool in gate.runtime.tools(gate.session)}
+        told = {tool.name for tool in gate.runtime.tools.listed(gate.session)}
         assert told.isdisjoint({"file_put", "file_get", "custom"}) and "web_fetch" in told
         assert (await gate.call("file_put", {"path": "a.txt", "content": "x"})).ok
 
 
 def test_to_have_them_loads_nothing_that_they_use() -> None:
     code = (
-        "import sys, callgate.wiring.runtime\n"
+        "import sys, callgate.instance.wiring.runtime\n"
         "heavy = ('httpx2', 'httpcore2', 'anyio', 'apsw', 'pypdf', 'ddgs', 'html')\n"
         "print([name for name in sys.modules if name.split('.')[0] in heavy or name.startswith('callgate.tools.')\n"
         "       and name.rpartition('.')[2] in ('fetching', 'markdown', 'store', 'index', 'put_get', 'custom')])"
@@ -283,7 +282,7 @@ async def test_what_cannot_be_put_or_got_says_why(
 
 def routed(*tools: Any, **more: Any) -> Bench:
     desk = Bench("/", *tools, **more)
-    for factory in factories(catalogue.CUSTOM, desk.dispatcher.run):
+    for factory in factories(loading.CUSTOM, desk.dispatcher.run):
         desk.dispatcher.register(factory)
     return desk
 
@@ -346,7 +345,7 @@ def test_a_key_that_cannot_be_used_is_not_told_of_as_missing(home: Path, tmp_pat
     session = wired.session(str(tmp_path))
 
     def why_no_search() -> str | None:
-        return {tool.name: why for tool, why in wired.runtime.all_tools(session)}["web_search"]
+        return {tool.name: why for tool, why in wired.runtime.tools.with_reasons(session)}["web_search"]
 
     assert "is missing" in str(why_no_search())
     keys = home / "keys.json"

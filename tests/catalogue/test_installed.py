@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from callgate import shipped
-from tests.unit.cli.running import environment
+from callgate.feature import PACK_COMMANDS, PACKS
+from tests.kernel.cli.running import environment
 
 PROJECT = Path(__file__).parents[2]
 _WHERE = """
@@ -53,14 +53,14 @@ def run(program: Path, *words: str, cwd: Path) -> str:
 def test_the_wheel_has_both_packages_and_their_entry_points(program: Path, tmp_path: Path) -> None:
     about = json.loads(run(program.with_name("python"), "-c", _WHERE, cwd=tmp_path))
     assert all(place.startswith(str(program.parents[1])) for place in about["places"])
-    assert about["callgate.tools"] == {each.name: each.entry for each in shipped.PACKS}
-    assert about["callgate.commands"] == shipped.COMMANDS
+    assert about["callgate.tools"] == {each.name: each.entry for each in PACKS}
+    assert about["callgate.commands"] == PACK_COMMANDS
 
 
 def test_every_shipped_tool_and_command_is_there_after_an_install(program: Path, tmp_path: Path) -> None:
     rows = json.loads(run(program, "tools", "--all", "--json", "--no-instance", cwd=tmp_path))
     names = {each["name"] for each in rows}
-    for pack in shipped.PACKS:
+    for pack in PACKS:
         for tool in pack.tools:
             assert any(name.startswith(tool.removesuffix("*")) for name in names), tool
     assert "custom" in names
@@ -69,4 +69,4 @@ def test_every_shipped_tool_and_command_is_there_after_an_install(program: Path,
     assert "Noted as w1" in run(program, "call", *words, cwd=tmp_path)
     assert "under the mat" in run(program, "memory", "list", cwd=tmp_path)
     assert run(program, "auth", "google", "status", "--json", cwd=tmp_path) == "[]\n"
-    assert "auth google" in run(program, "--help", cwd=tmp_path)
+    assert "auth google" in run(program, "help", "--all", cwd=tmp_path)

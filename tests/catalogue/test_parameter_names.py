@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from callgate.core.tools import ToolDefinition
-from callgate.tools.catalogue import CUSTOM
+from callgate.tools.loading import CUSTOM
 from callgate.tools.shell import Shell
-from callgate_catalogue.documents.catalogue import CATALOGUE as DOCUMENTS
-from callgate_catalogue.documents.catalogue import FILES
+from callgate_catalogue.documents.pack import CATALOGUE as DOCUMENTS
+from callgate_catalogue.documents.pack import FILES
 from callgate_catalogue.google.catalogue import CATALOGUE as GOOGLE
-from callgate_catalogue.memory.catalogue import CATALOGUE as MEMORY
-from callgate_catalogue.web.catalogue import CATALOGUE as WEB
+from callgate_catalogue.memory.pack import CATALOGUE as MEMORY
+from callgate_catalogue.web.pack import CATALOGUE as WEB
 
 GOOGLE_PAGE = Path(__file__).parents[2] / "docs" / "use" / "google.md"
 LOADED = [(row.definition, row.function) for row in (*CUSTOM, *FILES, *DOCUMENTS, *MEMORY, *WEB)]

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callgate.agent.shows import Opened, Said, Show, Spoken, screen_with_speech
 from callgate.core.events import TURN_CANCELLED, Event
 from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProcess
+from callgate.sessions.shows import Opened, Said, Show, Spoken, screen_with_speech
 from callgate_catalogue.speech.speaker import MOST_WAITING, ProgramSpeaker
 from callgate_catalogue.speech.voice_options import LONGEST_TEXT, plain, voice_options
-from tests.unit.agent.talks import END, LOG, call, calls, talk
+from tests.features.chat.agent.talks import END, LOG, call, calls, talk
 
 OPTIONS = ["--stdin", "-b", "1", "-v", "en", "-s", "175", "-p", "50"]
 """With which a text is spoken that has nothing special."""
@@ -207,7 +207,7 @@ async def test_a_cancelled_turn_falls_silent_and_the_next_one_is_heard(
     said = [call("say", each, utterance=each) for each in ("first", "second")]
     steps = calls(*said, call("put", what="it")), calls(call("say", utterance="third"), END)
     async with talk(tmp_path, *steps, confirm=wait) as bench:
-        bench.gate.runtime.listen(hush)
+        bench.gate.runtime.sessions.listen(hush)
         screen = screen_with_speech(bench.shows.append, speaker)
         turn = asyncio.ensure_future(bench.agent.turn(bench.gate.session, "go", screen))
         await desk.begun()

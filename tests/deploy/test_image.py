@@ -121,9 +121,11 @@ def test_what_the_image_installs_runs(tmp_path: Path) -> None:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         run("cp", "-R", str(PROJECT / name), str(source / name))
     target = str(tmp_path / "opt")
-    for command in given("RUN")[:2]:
+    *_, last_stage = (place for place, (word, _) in enumerate(instructions()) if word == "FROM")
+    build = {**os.environ, "PYTHON": f"python:3.12@sha256:{'0' * 64}"}
+    for command in [rest for word, rest in instructions()[:last_stage] if word == "RUN"]:
         words = command.replace("/opt/callgate", target).replace("python -m venv", f"{sys.executable} -m venv")
-        subprocess.run(["bash", "-euo", "pipefail", "-c", words], cwd=source, check=True, timeout=900)
+        subprocess.run(["bash", "-euo", "pipefail", "-c", words], cwd=source, env=build, check=True, timeout=900)
     env = {"PATH": f"{target}/bin:{os.environ['PATH']}", "CALLGATE_HOME": str(tmp_path / "home")}
     assert "callgate" in run(f"{target}/bin/callgate", "--version", env=env)
     assert run(f"{target}/bin/python", "-c", "import psycopg; print(psycopg.pq.__impl__)").strip() == "binary"

@@ -39,7 +39,7 @@ def faults(directory: Path) -> list[str]:
     typed = re.findall(r"^\$ (.+)$", text, re.MULTILINE)
     if tuple(typed) != COMMANDS:
         found.append(f"typed: {typed}")
-    for answered in ("Accept these changes?  [y]es  [n]o > y", "ne[v]er in this session > y", "(y/N) y"):
+    for answered in ("[d]etails  [n]o > r", "ne[v]er in this session > y", "(y/N) y"):
         if answered not in text:
             found.append(f"not answered: {answered}")
     return found

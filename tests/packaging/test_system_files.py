@@ -10,8 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from callgate.cli.command_line import every, read, split
 from scripts.man_page import PAGE, page
+from tests.kernel.cli.running import Terminal
 from tests.needs import needs
 
 PROJECT = Path(__file__).parents[2]
@@ -21,6 +24,17 @@ UNIT = PROJECT / "deploy/systemd/callgate.service"
 def test_the_man_page_is_what_the_commands_say() -> None:
     assert PAGE.read_text() == page(), "make reference makes it anew"
     assert all(f'.SS "callgate {name}"'.replace("-", r"\-") in page() for name in every())
+
+
+def test_the_width_of_a_terminal_changes_no_line_of_the_man_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    terminal = Terminal(columns=40, rows=50)
+    before = dict(os.environ)
+    with os.fdopen(os.dup(terminal.slave), "w", encoding="utf-8") as narrow:
+        monkeypatch.setattr(sys, "stdout", narrow)
+        narrowed = page()
+    terminal.close()
+    assert (narrowed, dict(os.environ)) == (PAGE.read_text(), before)
 
 
 @needs("groff")

@@ -16,7 +16,7 @@ TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 MOST_MODULES = 25
-MOST_AT_THE_TOP = 5
+MOST_AT_THE_TOP = 6
 MOST_LINES = 2_000
 """What a newcomer reads in an hour."""
 DIRECTORIES = [SOURCE, *(each for each in SOURCE.rglob("*") if each.is_dir() and any(each.glob("*.py")))]

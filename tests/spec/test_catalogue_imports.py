@@ -15,7 +15,7 @@ from typing import Any
 
 import callgate
 import callgate_catalogue
-from callgate import shipped
+from callgate.feature import PACK_COMMANDS, PACKS
 
 CORE = Path(callgate.__file__).parent
 CATALOGUE = Path(callgate_catalogue.__file__).parent
@@ -49,7 +49,7 @@ def is_public(name: str) -> bool:
 
 def test_the_core_names_the_catalogue_in_one_table_alone() -> None:
     named = [path.relative_to(CORE) for path in CORE.rglob("*.py") if "callgate_catalogue" in path.read_text()]
-    assert named == [Path("shipped.py")]
+    assert named == [Path("feature.py")]
 
 
 def test_the_catalogue_imports_only_what_is_public() -> None:
@@ -67,7 +67,7 @@ def test_an_import_of_something_internal_would_be_found() -> None:
         "import callgate.core.ids",
         "from callgate.core.ids import ulid",
         "from callgate import wiring",
-        "Row(x, 'callgate.tools.custom:call')",
+        "Row(x, 'callgate.tools.loading:call')",
         "import_module('callgate.runtime')",
         "if TYPE_CHECKING:\n    from callgate.runtime import Runtime",
     ]
@@ -83,8 +83,8 @@ def test_the_linter_knows_every_internal_module() -> None:
 
 def test_what_is_shipped_is_what_the_entry_points_say() -> None:
     points = ABOUT["project"]["entry-points"]
-    assert points["callgate.tools"] == {each.name: each.entry for each in shipped.PACKS}
-    assert points["callgate.commands"] == shipped.COMMANDS
+    assert points["callgate.tools"] == {each.name: each.entry for each in PACKS}
+    assert points["callgate.commands"] == PACK_COMMANDS
 
 
 def test_the_page_on_packages_names_all_that_is_public() -> None:

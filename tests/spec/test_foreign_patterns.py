@@ -2,7 +2,7 @@
 
 `re` tries again and again where a pattern allows it, and holds the interpreter's lock while it does.
 So only patterns of our own, written out in the source, are given to it. Globs are matched by
-`core/text/wildcards`, schemas by `core/json_schema/validators`.
+`core/patterns`, schemas by `core/schema_validators`.
 """
 
 from __future__ import annotations
@@ -23,20 +23,19 @@ import callgate_catalogue
 from tests.spec.test_process_starts import modules
 
 LISTED = {
-    "core/text/wildcards.py": "pieces of a glob between its stars, in which nothing repeats",
-    "workspace/matching.py": "checks a model's pattern; matches it only where one repetition is all",
+    "core/patterns.py": "pieces of a glob between its stars, in which nothing repeats",
+    "workspace/search.py": "checks a model's pattern; matches it only where one repetition is all",
     "workspace/match_lines.py": "matches a model's pattern in a process that is ended when it takes too long",
-    "redaction/assignments.py": "plain and rare characters of the module's own, put together",
-    "redaction/command_lines.py": "the options and programs of the module's own tables",
-    "redaction/quotations.py": "the end of a quotation: a few characters as they stand",
-    "redaction/vendors.py": "put together from the prefixes of the module's own table",
-    "http_client/server_text.py": "a secret, as it stands",
+    "redaction/masking.py": "the options and programs of the module's own tables",
+    "redaction/assignments.py": "its own plain and rare characters, put together; the end of a quotation",
+    "redaction/shapes.py": "put together from the prefixes of the module's own table",
+    "redaction/texts.py": "a secret, as it stands",
     "protocol/toolcalls/stream.py": "an object in objects, put together from the module's own patterns",
-    "protocol/toolcalls/tokens.py": "all but one of three quotation marks",
+    "protocol/toolcalls/mend.py": "all but one of three quotation marks",
     "callgate_catalogue/web/html.py": "the end tag of a fixed list of names",
 }
-VALIDATOR = "core/json_schema/validators.py"
-SCANS = "core/text/scans.py"
+VALIDATOR = "core/schema_validators.py"
+SCANS = "core/patterns.py"
 MATCHERS = frozenset(
     {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer", "template"}
 )
@@ -95,11 +94,9 @@ def test_only_patterns_of_our_own_are_given_to_re() -> None:
 
 
 def test_only_one_module_makes_validators() -> None:
-    """Two more use its engine, both with bounded patterns: one reckons what those of a schema cost,
-    the other looks for words of our own."""
-    beside = [VALIDATOR.replace("validators", "pattern_costs"), SCANS]
+    """One more uses its engine, with bounded patterns: it searches for our own words."""
     found = [name for name, source in modules() if "jsonschema_rs" in source]
-    assert sorted(found) == sorted([VALIDATOR, *beside])
+    assert sorted(found) == sorted([VALIDATOR, SCANS])
 
 
 def test_every_way_to_match_a_foreign_pattern_would_be_found() -> None:
@@ -126,25 +123,25 @@ _FREE = "nothing stands behind it, so it never has to be read in another way"
 NESTED = {
     "redaction.assignments._BARE": _ONE,
     "redaction.assignments._ENCODED": _ONE,
-    "redaction.command_lines._COMMAND": _FREE,
-    "redaction.values._NO_SECRET": _ONE,
-    "redaction.values._REFERENCE": _ONE,
+    "redaction.masking._COMMAND": _FREE,
+    "redaction.names._NO_SECRET": _ONE,
+    "redaction.names._REFERENCE": _ONE,
     "protocol.toolcalls.find._BRACKETS": _ONE,
     "protocol.toolcalls.preview.STRING": _ONE,
     "protocol.toolcalls.preview._NESTED": _ONE,
     "protocol.toolcalls.preview._OTHER_TYPE": _ONE,
     "protocol.toolcalls.preview._USUAL": _ONE,
     "protocol.toolcalls.preview._LEGIBLE": _ONE,
-    "protocol.toolcalls.prose._CLOSING": _FREE,
+    "protocol.toolcalls.find._CLOSING": _FREE,
     "protocol.toolcalls.stream._FLAT": _ONE,
     "protocol.toolcalls.stream._COMPLETE_CALL": _ONE,
     "redaction.assignments._INDENTED": _FREE,
-    "redaction.values._HUMPS": "what stands behind each run says where it ends",
-    "policy.shell_lists._JOINED_LINE": _ONE,
+    "redaction.names._HUMPS": "what stands behind each run says where it ends",
+    "policy.shell_reader._JOINED_LINE": _ONE,
     "policy.shell_words._BACKTICKS": _ONE,
     "policy.shell_words._ANSI_C": _ONE,
-    "protocol.host_v1.answers._NAMED": _ONE,
-    "sources.docstrings._NUMPY_ENTRY": "a comma begins each round; the text is that of a tool's author",
+    "protocol.host_v1.lines._NAMED": _ONE,
+    "sources.shapes._NUMPY_ENTRY": "a comma begins each round; the text is that of a tool's author",
 }
 """Patterns with a repetition in a repetition, and why each text is read in one way only."""
 

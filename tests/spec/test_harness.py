@@ -67,3 +67,65 @@ def test_a_run_on_several_processes_ends_with_what_it_could_not_test(tmp_path: P
     title, *listed, _ = run.stdout.splitlines()[-4:]
     assert title.strip("= ") == "not tested here"
     assert listed == ["    2  needs a moon: none here", "    1  needs a sun: night"]
+
+
+def test_a_variable_that_a_test_leaves_behind_is_gone_in_the_next(tmp_path: Path) -> None:
+    shutil.copy(TESTS / "conftest.py", tmp_path)
+    (tmp_path / "test_sample.py").write_text(
+        "import os\n"
+        "def test_one():\n    os.environ.update(COLUMNS='80', TERM='dumb')\n    del os.environ['LANG']\n"
+        "def test_two():\n"
+        "    assert 'COLUMNS' not in os.environ\n"
+        "    assert (os.environ['TERM'], os.environ['LANG']) == ('xterm', 'C.UTF-8')\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.returncode == 0, run.stdout
+
+
+def test_a_report_names_each_test_that_failed_or_ran_again(tmp_path: Path) -> None:
+    shutil.copy(TESTS / "conftest.py", tmp_path)
+    (tmp_path / "test_sample.py").write_text(
+        "from pathlib import Path\n"
+        "def test_second_time():\n"
+        "    try: Path('there').touch(exist_ok=False)\n"
+        "    except FileExistsError: return\n"
+        "    assert False\n"
+        "def test_never(): assert False\n"
+        "def test_broken(nothing): ...\n"
+        "def test_good(): ...\n"
+    )
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-n",
+            "2",
+            "--reruns",
+            "2",
+            "--report",
+            "report",
+            "-p",
+            "no:cacheprovider",
+            ".",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.returncode == 1, run.stdout
+    assert (tmp_path / "report").read_text().splitlines() == [
+        "counts 2 passed, 1 failed, 1 error, 0 skipped, 5 rerun",
+        "failed test_sample.py::test_never",
+        "failed test_sample.py::test_broken",
+        "rerun test_sample.py::test_broken",
+        "rerun test_sample.py::test_never",
+        "rerun test_sample.py::test_second_time",
+    ]

@@ -15,34 +15,38 @@ import pytest
 
 import callgate
 import callgate_catalogue
+from callgate.feature import FEATURES
 
 PACKAGE = Path(callgate.__file__).parent
 CATALOGUE = Path(callgate_catalogue.__file__).parent
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *CATALOGUE.rglob("*.py")])
 BY_NAME = {
     "__init__.py": "the names of the package, each loaded when it is first used",
-    "sources/modules.py": "the user's own tools",
-    "sources/packs/values.py": "what an entry point names",
+    "sources/functions.py": "the user's own tools",
+    "feature.py": "a feature that may be removed, and what an entry point names",
     "cli/command_line.py": "the commands of packages that we ship, by their entry points",
     "callgate_catalogue/speech/voice.py": "a package that may be missing",
-    "models/local.py": "a package that may be missing",
-    "callgate_catalogue/web/searches.py": "a package that may be missing",
+    "features/chat/models/local.py": "a package that may be missing",
+    "callgate_catalogue/web/tools.py": "a package that may be missing",
 }
 """Who may import what a text names, and what that is."""
 IMPORTS = frozenset({"import_module", "__import__"})
 ENTRIES = {
     "callgate.__main__": "python -m callgate",
-    "callgate.host.__main__": "python -m callgate.host",
     "callgate.host.zygote": "its own process, by `sandbox/processes/zygotes.py`",
     "callgate_catalogue.speech.voice": "its own process, by `speech/speaker.py`",
-    **{f"callgate_catalogue.{name}.pack": "an entry point" for name in ("google", "web", "documents", "speech")},
+    **{
+        f"callgate_catalogue.{name}.pack": "an entry point"
+        for name in ("google", "web", "memory", "documents", "speech")
+    },
     "callgate_catalogue.commands": "an entry point",
+    **{f"callgate.features.{each.name}.feature": "loaded by `callgate.feature`" for each in FEATURES},
     "callgate.adapters.inspect_registry": "an entry point",
     **{
         f"callgate.adapters.{name}": "imported by a program that has the framework"
         for name in ("agno", "claude_agent_sdk", "fastmcp", "langchain", "openai_agents", "pydantic_ai")
     },
-    "callgate.sandbox.backends.seatbelt": "the profile of macOS, where nothing is started yet",
+    **{f"callgate.features.{each.name}.feature": "a feature that may be removed" for each in FEATURES},
 }
 """Modules that nothing imports, and what starts them."""
 
@@ -50,7 +54,7 @@ FOUND = [
     ("importlib.import_module(f'{__package__}.call')", ["importlib.import_module(f'{__package__}.call')"]),
     ("__import__(name)", ["__import__(name)"]),
     ("load('callgate.cli.commands.call')", ["'callgate.cli.commands.call'"]),
-    ("ROW = 'callgate.tools.custom:call'", ["'callgate.tools.custom:call'"]),
+    ("ROW = 'callgate.tools.loading:call'", ["'callgate.tools.loading:call'"]),
     ("log = getLogger('callgate.store')", []),
     ("from callgate.gate import Gate", []),
 ]
@@ -89,7 +93,7 @@ def test_an_import_inside_a_function_says_why() -> None:
         for path in SOURCES
         for text in [path.read_text()]
         for line in inner_imports(text)
-        if not re.search(r"# lazy: \w", text.splitlines()[line - 1])
+        if not re.search(r"# lazy: \w", "".join(text.splitlines()[line - 1 : line + 1]))
     ]
     assert silent == []
 
@@ -114,13 +118,34 @@ def test_every_module_is_imported_by_another_or_started_by_itself() -> None:
 
 
 def test_no_surface_reaches_the_dispatcher() -> None:
+    """Outside of `dispatch`, the two modules that compose a runtime use their own dispatcher only."""
+    composing = {PACKAGE / "runtime.py", PACKAGE / "instance/wiring/runtime.py"}
     reached = [
         f"{relative(path)}:{node.lineno}"
-        for path in sorted((PACKAGE / "surfaces").rglob("*.py"))
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if not path.is_relative_to(PACKAGE / "dispatch")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute) and node.attr == "dispatcher"
+        if isinstance(node, ast.Attribute) and node.attr in ("dispatcher", "_dispatcher")
+        if path not in composing or ast.unparse(node.value) != "self"
     ]
     assert reached == []
+
+
+def test_one_module_builds_runtimes() -> None:
+    built = {
+        relative(path)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Wired"
+    }
+    assert built == {"instance/wiring/builder.py"}
+
+
+def test_each_port_of_a_runtime_has_at_most_twelve_methods(home: Path, tmp_path: Path) -> None:
+    runtime = callgate.Gate(tmp_path).runtime
+    for port in (runtime.calls, runtime.sessions, runtime.permission):
+        named = [name for name in dir(port) if not name.startswith("_")]
+        assert len([name for name in named if callable(getattr(port, name))]) <= 12
 
 
 def test_type_checkers_see_every_name_of_the_package_where_it_is_loaded_from() -> None:

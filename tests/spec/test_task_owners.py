@@ -1,4 +1,4 @@
-"""Every task has an owner: tasks are started by `core/task_sets`, or in a task group."""
+"""Every task has an owner: tasks are started by `core/tasks`, or in a task group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import callgate_catalogue
 PACKAGE = Path(callgate.__file__).parent
 CATALOGUE = Path(callgate_catalogue.__file__).parent
 STARTERS = {
-    "core/task_sets.py": "the one way",
+    "core/tasks.py": "the one way",
     "callgate_catalogue/speech/speaker.py": "a package of its own: it has what `callgate` exports, and no more",
 }
 """Who may start tasks by asyncio itself, and why."""

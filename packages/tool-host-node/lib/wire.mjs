@@ -30,7 +30,7 @@ export class Wire {
       value = read(bytes);
     } catch (error) {
       if (!(error instanceof StrictError)) throw error;
-      return fault("json", `Not JSON that is taken: ${error.message}`);
+      return fault("json", `Not accepted JSON: ${error.message}`);
     }
     if (value === undefined) return null;
     if (!isObject(value)) return fault("object", "A line is a JSON object.");

@@ -1,7 +1,4 @@
-"""Adapters: the tools of an agent framework, behind a gate. Two lines in existing code.
+"""Adapters for agent frameworks: a gate checks the framework's tool calls, with two lines of code.
 
-    framework -> adapter (one module each) -> Guard.call -> dispatcher -> the framework's function
-
-Start reading at `guard`: it is the same for all of them. Each other module translates one
-framework and is imported by whoever uses that framework; `callgate` imports none of them.
+`guard` has the parts that all adapters share. Each other module imports its own framework.
 """

@@ -2,10 +2,12 @@
 
     agent = Agent(model=..., tools=[...], tool_hooks=gate_hooks(gate, effects={...}))
 
-Agno runs a function with the arguments of its own call, not with those that a hook passes on:
-what a person edits is written into that call in place. So these hooks have to be the first: behind
-another one they are shown arguments that are not those that run, and refuse. They work with `arun`;
-a synchronous `run` is refused. A refusal is an error of the tool.
+Agno runs a function with its original call object and ignores arguments from hooks. Edited
+arguments are therefore written into that object. These hooks must be the first ones: after another
+hook, the gate could check arguments that Agno does not run, so the call is refused.
+
+A synchronous `run` needs a gate from `with Gate(...)`, or a thread outside the gate's event loop.
+Otherwise each call fails with an error that names `arun`. A refusal is an error of the tool.
 """
 
 from __future__ import annotations
@@ -16,19 +18,17 @@ from typing import Any
 
 from agno.tools import Function, Toolkit
 
-from callgate.adapters.effects import Effects
-from callgate.adapters.guard import GateError, Guard
+from callgate.adapters.guard import Effects, GateError, Guard
 from callgate.gate import Gate
 
 Hook = Callable[..., Any]
 
 NOT_FIRST = (
-    "The call was not run: the hooks of callgate have to be the first of `tool_hooks`, because "
-    "Agno does not run the arguments that an earlier hook passes on."
+    "The call was not run: callgate's hooks must be the first in `tool_hooks`, because Agno does "
+    "not run the arguments that an earlier hook passes on."
 )
-NOT_ASYNC = "The call was not run: a gate is asynchronous; run the agent with `arun`."
 NOTHING_TO_EDIT = (
-    "The call was not run: it had no arguments, and Agno takes none that are added to such a call."
+    "The call was not run: it had no arguments, and Agno does not support added arguments."
 )
 
 
@@ -39,7 +39,10 @@ def gate_hooks(
     paths: Mapping[str, Iterable[str]] | None = None,
     timeout_s: float | None = None,
 ) -> list[Hook]:
-    """What to put first into `tool_hooks` of an agent or a team. It takes what `Guard` takes."""
+    """Return the first hooks for `tool_hooks` of an agent or a team.
+
+    It has the same parameters as `Guard`.
+    """
     guard = Guard(gate, effects, paths=paths, timeout_s=timeout_s)
     described: dict[str, tuple[str | None, Any]] = {}
 
@@ -51,44 +54,60 @@ def gate_hooks(
         team: Any = None,
         run_context: Any = None,
     ) -> Any:
-        if not _is_first((callgate_hook, refuse_sync), team if agent is None else agent):
-            raise GateError(NOT_FIRST)
         given = dict(arguments)
 
         async def run(judged: dict[str, Any]) -> Any:
-            if not given and judged:
-                raise GateError(NOTHING_TO_EDIT)
-            arguments.clear()
-            arguments.update(judged)
-            return await function_call(**arguments)
+            return await function_call(**_edited(arguments, given, judged))
 
-        if function_name not in described:
+        about = describe(function_name, agent, team, run_context)
+        return await guard.call(function_name, given, run, **about)
+
+    def callgate_blocking_hook(
+        function_name: str,
+        function_call: Callable[..., Any],
+        arguments: dict[str, Any],
+        agent: Any = None,
+        team: Any = None,
+        run_context: Any = None,
+    ) -> Any:
+        """The hook for a synchronous run, which skips asynchronous hooks."""
+        if inspect.iscoroutinefunction(function_call):
+            return function_call(**arguments)
+        given = dict(arguments)
+
+        def run(judged: dict[str, Any]) -> Any:
+            return function_call(**_edited(arguments, given, judged))
+
+        about = describe(function_name, agent, team, run_context)
+        return guard.call_blocking(function_name, given, run, use="`arun`", **about)
+
+    def describe(name: str, agent: Any, team: Any, run_context: Any) -> dict[str, Any]:
+        owner = team if agent is None else agent
+        if not _is_first((callgate_hook, callgate_blocking_hook), owner):
+            raise GateError(NOT_FIRST)
+        if name not in described:
             tools = (*_list(agent, "tools"), *_list(team, "tools"), *_list(run_context, "tools"))
-            described[function_name] = _described(function_name, tools)
-        description, schema = described[function_name]
-        return await guard.call(
-            function_name,
-            given,
-            run,
-            description=description,
-            schema=schema,
-            prompts=_prompts(team if agent is None else agent, run_context),
-        )
+            described[name] = _described(name, tools)
+        description, schema = described[name]
+        prompts = _prompts(owner, run_context)
+        return {"description": description, "schema": schema, "prompts": prompts}
 
-    # Agno asks for it ten times a call, and working it out takes longer than our own call.
-    callgate_hook.__signature__ = inspect.signature(callgate_hook)  # type: ignore[attr-defined]
-    return [callgate_hook, refuse_sync]
+    hooks: list[Hook] = [callgate_hook, callgate_blocking_hook]
+    for hook in hooks:
+        # Agno reads it ten times a call, and computing it takes longer than callgate's own call.
+        hook.__signature__ = inspect.signature(hook)  # type: ignore[attr-defined]
+    return hooks
 
 
-def refuse_sync(function_call: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Refuse in a synchronous run, which leaves out every hook that is `async def`: it would run
-    the tool without ours."""
-    if not inspect.iscoroutinefunction(function_call):
-        raise GateError(NOT_ASYNC)
-    return function_call(**arguments)
-
-
-refuse_sync.__signature__ = inspect.signature(refuse_sync)  # type: ignore[attr-defined]
+def _edited(
+    arguments: dict[str, Any], given: dict[str, Any], judged: dict[str, Any]
+) -> dict[str, Any]:
+    """Replace the arguments of Agno's own call, in place, with the checked ones."""
+    if not given and judged:
+        raise GateError(NOTHING_TO_EDIT)
+    arguments.clear()
+    arguments.update(judged)
+    return arguments
 
 
 def _is_first(ours: tuple[Hook, ...], owner: Any) -> bool:
@@ -102,8 +121,10 @@ def _list(owner: Any, name: str) -> Iterable[Any]:
 
 
 def _described(name: str, tools: Iterable[Any]) -> tuple[str | None, Any]:
-    """What Agno tells a model of a tool, where it can be found. Without a schema Agno alone
-    checks the arguments."""
+    """Return the description and the schema of a tool, if it is found.
+
+    If there is no schema, only Agno validates the arguments.
+    """
     for tool in tools:
         function = _function(name, tool)
         if function is not None:
@@ -123,11 +144,11 @@ def _function(name: str, tool: Any) -> Function | None:
 
 
 _ADDED = ("add_knowledge_to_context", "add_dependencies_to_context", "add_session_state_to_context")
-"""By which Agno puts other texts into the user's message."""
+"""Settings that make Agno add other texts to the user's message."""
 
 
 def _prompts(owner: Any, run_context: Any) -> list[str]:
-    """What this run was begun with, where it stands in its message by itself."""
+    """Return the user's prompt of this run, unless Agno adds other texts to its message."""
     if any(getattr(owner, each, False) for each in _ADDED):
         return []
     for each in getattr(run_context, "messages", None) or ():

@@ -1,14 +1,14 @@
-"""claude-agent-sdk: hooks that ask a gate about every tool that Claude Code is about to run.
+"""claude-agent-sdk: hooks that submit every tool call of Claude Code to a gate.
 
     options = gate_options(gate, ClaudeAgentOptions(...))
 
-Claude Code runs its tools itself: a call is open from the hook before it to the hook after it,
-so that the record has its end. It blocks where our hook fails (`on_failure="block"`), and the
-answer is always a decision: `can_use_tool` and its own permissions, which are not asked for tools
-that are allowed, have no say. Its commands run outside of our sandbox.
+Claude Code runs its tools itself. A call is open from the hook before it to the hook after it, so
+that its record includes the end. If the hook fails, the call is refused (`on_failure="block"`). The
+answer is always a decision, so `can_use_tool` and Claude Code's own permissions do not apply. Its
+commands run outside callgate's sandbox.
 
-It works in the gate's workspace. A path is judged, and then used, as an absolute one: what it is
-relative to moves with the commands of Claude Code.
+It works in the gate's workspace. Relative paths become absolute before the check and the run,
+because commands of Claude Code change its working directory.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from typing import Any
 
 from claude_agent_sdk import ClaudeAgentOptions, HookMatcher
 
-from callgate.adapters.effects import Effect, Effects
-from callgate.adapters.guard import NOT_JUDGED, GateError, Guard
-from callgate.core.task_sets import TaskSet
+from callgate.adapters.guard import NOT_JUDGED, Effect, Effects, GateError, Guard
+from callgate.core.tasks import TaskSet
 from callgate.gate import Gate
 
 READS_NETWORK = ("read-only", "accesses-network")
@@ -44,7 +43,7 @@ BUILT_IN: Mapping[str, Effect] = {
     "WebSearch": READS_NETWORK,
     "Write": "write",
 }
-"""What its own tools can do. `Task` starts an agent whose calls are asked about one by one."""
+"""Effects of Claude Code's tools. `Task` starts an agent, whose calls are checked separately."""
 PATHS = {
     "Edit": ("file_path",),
     "Glob": ("path",),
@@ -56,11 +55,11 @@ PATHS = {
     "Write": ("file_path",),
 }
 _SEARCHES = ("Glob", "Grep", "LS")
-"""They look where Claude Code is, if they are told no path."""
+"""Tools whose default path is the working directory."""
 _MOST_PATTERNS = 256
-_COULD = "could change what runs after callgate has judged it"
+_COULD = "could change a call after callgate's decision"
 HOOK_S = 900.0
-"""How long Claude Code waits for our hook: a person may take their time to answer."""
+"""Claude Code's time limit for the hook, which includes the time for a person's answer."""
 
 
 def gate_options(
@@ -72,20 +71,20 @@ def gate_options(
     timeout_s: float | None = None,
     trust_settings: bool = False,
 ) -> ClaudeAgentOptions:
-    """The options with our hooks. `effects` and `paths` are as for `Guard`, beside those of the
-    tools that Claude Code has.
+    """Return the options with callgate's hooks.
 
-    A hook of somebody else could change what runs after we have judged it. So no settings file is
-    loaded, and options that have such a hook, or name settings or plugins, are a `ValueError`.
-    `trust_settings`: what the options name is loaded all the same. `cwd` is the gate's workspace;
-    another one is a `ValueError`."""
+    `effects` and `paths`: see `Guard`; Claude Code's own tools need no entries. A third-party
+    hook could change a call after callgate's decision. Settings files are therefore not loaded, and
+    options with such a hook, settings or plugins raise `ValueError`. `trust_settings` allows the
+    settings and plugins of the options. `cwd` must be the gate's workspace, else `ValueError`.
+    """
     options = options or ClaudeAgentOptions()
     workspace = gate.session.workspace
     if options.cwd is None:
         options = dataclasses.replace(options, cwd=workspace)
     elif os.path.realpath(options.cwd) != os.path.realpath(workspace):
         raise ValueError(
-            f"cwd is {os.fspath(options.cwd)!r}, and the gate's workspace {workspace!r}"
+            f"cwd is {os.fspath(options.cwd)!r}, but must be the gate's workspace {workspace!r}"
         )
     given = dict(options.hooks or {})
     if given.get("PreToolUse"):
@@ -93,7 +92,9 @@ def gate_options(
     if not trust_settings:
         for name in ("setting_sources", "settings", "plugins"):
             if getattr(options, name, None):
-                raise ValueError(f"the options have {name}, whose hooks {_COULD}: trust_settings")
+                raise ValueError(
+                    f"the options have {name}, whose hooks {_COULD}. Set trust_settings to allow it"
+                )
         options = dataclasses.replace(options, setting_sources=[])  # None would load all files
     guard = Guard(
         gate, effects, paths={**PATHS, **(paths or {})}, timeout_s=timeout_s, known=BUILT_IN
@@ -111,12 +112,12 @@ def gate_options(
 
 
 class _OpenCalls:
-    """The calls that Claude Code has begun, by its id of each."""
+    """The open calls of Claude Code, by its call id."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._ends: dict[str, tuple[str, asyncio.Future[Any]]] = {}
-        """The session of each call, and what is told when it has ended."""
+        """Call id -> Claude Code's session, and the future of the result."""
         self._tasks = TaskSet()
 
     async def before(self, event: Any, tool_use_id: str | None, context: Any) -> dict[str, Any]:
@@ -127,7 +128,7 @@ class _OpenCalls:
         name, where = event["tool_name"], event.get("cwd") or self._guard.gate.session.workspace
         given = with_absolute_paths(name, event["tool_input"], where)
         if name == "Glob" and leads_elsewhere(given.get("pattern")):
-            return _decision("deny", "The pattern of Glob leads out of its path: use `path`.")
+            return _decision("deny", "The Glob pattern leads out of its directory: use `path`.")
 
         async def run(judged: dict[str, Any]) -> Any:
             self._ends[id] = (event["session_id"], ended)
@@ -143,7 +144,7 @@ class _OpenCalls:
             return _decision("allow", "callgate", await allowed)
         except GateError as error:
             return _decision("deny", str(error))
-        except asyncio.CancelledError:  # nobody waits for an answer any more
+        except asyncio.CancelledError:  # Claude Code does not wait for the answer any more
             call.cancel()
             raise
 
@@ -160,7 +161,7 @@ class _OpenCalls:
         return {}
 
     async def stopped(self, event: Any, tool_use_id: str | None, context: Any) -> dict[str, Any]:
-        """Calls whose end was not reported, such as interrupted ones, have ended by now."""
+        """End the calls without a report, such as interrupted ones."""
         for session_id, ended in tuple(self._ends.values()):
             if session_id == event["session_id"]:
                 ended.cancel()
@@ -177,7 +178,7 @@ class _OpenCalls:
 
 
 def with_absolute_paths(name: str, arguments: Mapping[str, Any], cwd: str) -> dict[str, Any]:
-    """The arguments of a tool of Claude Code with the paths that it would take in `cwd`."""
+    """Return a tool's arguments with absolute paths, relative to `cwd`."""
     found = dict(arguments)
     for parameter in PATHS.get(name, ()):
         path = found.get(parameter)
@@ -189,7 +190,7 @@ def with_absolute_paths(name: str, arguments: Mapping[str, Any], cwd: str) -> di
 
 
 def leads_elsewhere(pattern: Any) -> bool:
-    """Whether a pattern of files may name one outside of the directory that it is used in."""
+    """Return whether a file pattern may match outside its directory."""
     waiting, seen = [pattern], 0
     while waiting:
         each, seen = waiting.pop(), seen + 1
@@ -222,7 +223,7 @@ def _decision(
 
 
 def _report_refusal(allowed: asyncio.Future[Any], call: asyncio.Task[Any]) -> None:
-    """A call that was not allowed has its reason; of one that was, the record has the end."""
+    """Report the refusal of a call. After a decision, only the record contains the error."""
     error = None if call.cancelled() else call.exception()
     if not allowed.done():
         allowed.set_exception(error if isinstance(error, GateError) else GateError(NOT_JUDGED))

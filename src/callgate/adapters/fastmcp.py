@@ -1,10 +1,10 @@
-"""FastMCP: a middleware of a server that calls its tools through a gate.
+"""FastMCP: a server middleware that calls its tools through a gate.
 
     server.add_middleware(GateMiddleware(gate, effects={...}))
 
-Add it last: the middleware added last is the innermost, and what it gets is what is judged. A
-refusal is a `ToolError`, which a client sees as a result with `isError`. A server does not know
-what the user said.
+Add it last: the last middleware is the innermost, and the gate checks the arguments that it
+receives. A refusal is a `ToolError`, which a client sees as a result with `isError`. A server does
+not know the user's words.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any
 from fastmcp.exceptions import ToolError
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 
-from callgate.adapters.effects import Effects
-from callgate.adapters.guard import GateError, Guard
+from callgate.adapters.guard import Effects, GateError, Guard
 from callgate.core.errors import ToolErrorClass
 from callgate.gate import Gate
 
@@ -32,7 +31,7 @@ class GateMiddleware(Middleware):
         paths: Mapping[str, Iterable[str]] | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """As `Guard`."""
+        """Same parameters as `Guard`."""
         self.guard = Guard(gate, effects, paths=paths, timeout_s=timeout_s)
         self._described: dict[str, tuple[str | None, Any]] = {}
 
@@ -45,7 +44,7 @@ class GateMiddleware(Middleware):
             name = context.message.name
             is_outdated = error.error_class is ToolErrorClass.VALIDATION_ERROR
             if is_outdated and self._described.pop(name, None) != await self._describe(context):
-                try:  # it is another schema by now; nothing has run
+                try:  # the schema has changed; nothing has run
                     return await self._call(context, call_next)
                 except GateError as again:
                     raise ToolError(str(again)) from None
@@ -69,8 +68,10 @@ class GateMiddleware(Middleware):
         )
 
     async def _describe(self, context: MiddlewareContext[Any]) -> tuple[str | None, Any]:
-        """What the server says of the tool; nothing of one that it does not have. Kept, because
-        to find a tool takes FastMCP longer than a call of ours."""
+        """Return description and schema of a tool, or None for both if it does not exist.
+
+        They are cached: FastMCP takes longer to find a tool than callgate takes for a call.
+        """
         if context.fastmcp_context is None:
             return None, None
         name = context.message.name

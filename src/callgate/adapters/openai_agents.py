@@ -1,11 +1,12 @@
-"""openai-agents: the tools of an agent, wrapped where they are invoked.
+"""openai-agents: wraps the invocation of an agent's tools.
 
     agent = guarded_agent(agent, gate, effects={...})
 
-Only there can arguments be changed: a guardrail and `needs_approval` stop a call, and no more.
-They still count, before ours. Function tools and tools of MCP servers go through the gate. A tool
-that something else executes (hosted by the provider, a computer, a shell) is refused when the
-agent is wrapped, unless `unguarded` names it. A refusal is the text that the tool returns.
+The invocation is the only point where arguments can be changed: a guardrail and `needs_approval`
+can only stop a call. They still apply, before callgate. Function tools and tools of MCP servers go
+through the gate. A tool that is executed elsewhere (by the provider, a computer, a shell) raises
+`ValueError` during wrapping, unless `unguarded` names it. A refusal is the text that the tool
+returns.
 """
 
 from __future__ import annotations
@@ -19,9 +20,8 @@ from agents import Agent, FunctionTool
 from agents.mcp import MCPServer
 from agents.tool_context import ToolContext
 
-from callgate.adapters.effects import Effects
-from callgate.adapters.guard import GateError, Guard
-from callgate.core.json_schema.schemas import canonical_json
+from callgate.adapters.guard import Effects, GateError, Guard
+from callgate.core.schemas import canonical_json
 from callgate.gate import Gate
 
 
@@ -34,14 +34,15 @@ def guarded_agent(
     timeout_s: float | None = None,
     unguarded: Collection[str] = (),
 ) -> Agent[Any]:
-    """The agent with every tool behind a gate. `ValueError` for a tool that cannot be.
+    """Return the agent with every tool behind a gate. Raises `ValueError` for unsupported tools.
 
-    Handoffs go to the agents as they are, and agents that are tools run as they are: wrap those,
-    too. Tools that other code adds to the agent later are not wrapped."""
+    Agents in handoffs and agents as tools are not wrapped: wrap them as well. Tools that are added
+    to the agent later are not wrapped either.
+    """
     if getattr(agent, "capabilities", None):
         raise ValueError(
-            f"a {type(agent).__name__} gets tools while it runs, which no gate would see; give it "
-            "no capabilities, and the tools as tools"
+            f"a {type(agent).__name__} with capabilities adds tools while it runs, outside the "
+            "gate. Remove its capabilities and pass their tools as tools"
         )
     guard = Guard(gate, effects, paths=paths, timeout_s=timeout_s)
     return agent.clone(
@@ -51,7 +52,7 @@ def guarded_agent(
 
 
 def guarded_tool(tool: FunctionTool, guard: Guard) -> FunctionTool:
-    """The same tool, which invokes its function through a gate."""
+    """Return a copy of the tool that invokes its function through a gate."""
     invoke = tool.on_invoke_tool
 
     async def on_invoke_tool(ctx: ToolContext[Any], input: str) -> Any:
@@ -77,7 +78,7 @@ def guarded_tool(tool: FunctionTool, guard: Guard) -> FunctionTool:
 
 
 def guarded_server(server: MCPServer, guard: Guard) -> MCPServer:
-    """The same server, whose tools are called through a gate."""
+    """Return a copy of the server that calls its tools through a gate."""
     call_tool, list_tools = server.call_tool, server.list_tools
     described: dict[str, Any] = {}
 
@@ -115,20 +116,20 @@ def _guarded(tool: Any, guard: Guard, unguarded: Collection[str]) -> Any:
     if name in unguarded:
         return tool
     raise ValueError(
-        f"tool {name!r} is not a function: something else executes it, so no gate can stand before "
-        "it; name it in `unguarded` to have it all the same"
+        f"tool {name!r} is not a function tool, so callgate cannot check its calls. Name it in "
+        "`unguarded` to use it without a gate"
     )
 
 
 def _read(result: Any) -> tuple[Any, bool]:
-    """Of an MCP server; the SDK's generations spell it differently."""
+    """Read a result of an MCP server. Versions of the SDK spell `is_error` differently."""
     texts = [each.text for each in result.content if hasattr(each, "text")]
     is_error = getattr(result, "is_error", False) or getattr(result, "isError", False)
     return "\n".join(texts), bool(is_error)
 
 
 def _arguments(input: str) -> Any:
-    """What is no JSON object is refused by the gate, which records it."""
+    """Decode the arguments. The gate refuses and records anything but a JSON object."""
     try:
         return json.loads(input) if input else {}
     except (ValueError, RecursionError):
@@ -144,6 +145,6 @@ def _prompts(items: Iterable[Any]) -> list[str]:
         if isinstance(content, str):
             found.append(content)
         else:
-            parts = [each for each in content or () if isinstance(each, Mapping)]
-            found += [each["text"] for each in parts if isinstance(each.get("text"), str)]
+            blocks = [each for each in content or () if isinstance(each, Mapping)]
+            found += [each["text"] for each in blocks if isinstance(each.get("text"), str)]
     return found

@@ -1,16 +1,16 @@
-"""pydantic-ai: a toolset that calls through a gate, and a capability that does so for an agent.
+"""pydantic-ai: a toolset that calls its tools through a gate, and a capability for an agent.
 
     agent = Agent(model, tools=[...], capabilities=[GateCapability(gate, effects={...})])
     agent = Agent(model, toolsets=[GuardedToolset(toolset, Guard(gate, {...}))])
 
-The capability stands innermost: what other capabilities and hooks make of the arguments is what
-is judged. A refusal is a failed tool result; arguments that do not fit are a retry.
+The capability is the innermost one, so the gate checks the arguments after all other capabilities
+and hooks. A refusal is a failed tool result; invalid arguments cause a retry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,11 +22,10 @@ from pydantic_ai.toolsets import AbstractToolset, WrapperToolset
 from pydantic_ai.toolsets.abstract import ToolsetTool
 from pydantic_core import to_jsonable_python
 
-from callgate.adapters.effects import Effects
-from callgate.adapters.guard import GateError, Guard, is_unchanged
+from callgate.adapters.guard import Effects, GateError, Guard, in_loop, is_unchanged
 from callgate.core.errors import ToolErrorClass
-from callgate.core.json_schema.schemas import canonical_json
-from callgate.dispatch.raw_open import is_nested
+from callgate.core.schemas import canonical_json
+from callgate.dispatch.foreign_code import is_nested
 from callgate.gate import Gate
 
 
@@ -55,7 +54,7 @@ class GuardedToolset(WrapperToolset[Any]):
                 description=definition.description,
                 schema=schema,
                 call_id=ctx.tool_call_id,
-                # Not the prompts among the messages: what a tool returns may become one.
+                # Not the prompts in the messages: a tool's result may become a prompt.
                 prompts=_texts(ctx.prompt),
             )
         except GateError as error:
@@ -78,7 +77,7 @@ class GateCapability(AbstractCapability[Any]):
         paths: Mapping[str, Iterable[str]] | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """As `Guard`."""
+        """Same parameters as `Guard`."""
         self.guard = Guard(gate, effects, paths=paths, timeout_s=timeout_s)
 
     def get_ordering(self) -> CapabilityOrdering:
@@ -92,16 +91,48 @@ class GateCapability(AbstractCapability[Any]):
             return await handler()
 
     def _turn(self, ctx: RunContext[Any]) -> AbstractAsyncContextManager[Any]:
-        """None of its own where the program, or an outer run, has one, or a model began the run."""
+        """Return a turn for the run, unless one is active or a model started the run."""
         gate, session = self.guard.gate, self.guard.gate.session
-        if session.turn_id or gate.runtime.turns.running(session.id) or is_nested(session.id):
+        if (
+            session.turn_id
+            or gate.runtime.sessions.turns.running(session.id)
+            or is_nested(session.id)
+        ):
             return nullcontext()
-        return gate.turn("\n".join(_texts(ctx.prompt)) or "(no prompt)")
+        return _in_gate_loop(gate, gate.turn("\n".join(_texts(ctx.prompt)) or "(no prompt)"))
+
+
+@asynccontextmanager
+async def _in_gate_loop(gate: Gate, turn: AbstractAsyncContextManager[Any]) -> AsyncIterator[None]:
+    """Begin and end a turn in the gate's loop, because `run_sync` uses another loop."""
+    await in_loop(gate.loop, _enter_turn(turn))
+    try:
+        yield
+    except BaseException as error:
+        await in_loop(gate.loop, _exit_turn(turn, error))
+        raise
+    await in_loop(gate.loop, _exit_turn(turn, None))
+
+
+async def _enter_turn(turn: AbstractAsyncContextManager[Any]) -> None:
+    await turn.__aenter__()
+
+
+async def _exit_turn(turn: AbstractAsyncContextManager[Any], error: BaseException | None) -> None:
+    """End a turn. The caller raises the error itself."""
+    kind = None if error is None else type(error)
+    try:
+        await turn.__aexit__(kind, error, None)
+    except BaseException as raised:
+        if raised is not error:
+            raise
 
 
 def _as_json(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """What a person is shown: validated arguments may be any Python values. Those of a function
-    with a single model as its parameter are the fields of that model, as in its schema."""
+    """Return the arguments as JSON for the approver: validated ones may be any Python values.
+
+    If a function's only parameter is a model, they are the fields of that model, as in the schema.
+    """
     try:
         shown: dict[str, Any] = to_jsonable_python(arguments)
     except (ValueError, RecursionError) as error:
@@ -116,13 +147,13 @@ def _as_json(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any
 async def _valid(
     judged: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
 ) -> dict[str, Any]:
-    """What a person made of the arguments, through the tool's own validators."""
+    """Validate the edited arguments with the tool's own validators."""
     try:
         arguments: dict[str, Any] = tool.args_validator.validate_json(
             canonical_json(judged), context=ctx.validation_context
         )
     except ValidationError as error:
-        raise ToolFailed(f"The edited arguments do not fit: {error}") from None
+        raise ToolFailed(f"The edited arguments are invalid: {error}") from None
     if tool.args_validator_func is not None:
         checked = tool.args_validator_func(ctx, **arguments)
         if hasattr(checked, "__await__"):

@@ -1,5 +1,5 @@
-"""What happened, for whoever must answer for it: one line per call, redacted and chained.
+"""Audit log: one redacted, hash-chained line per call.
 
-`log` writes, `records` says what a line holds, `verify` checks that nothing was changed,
-`reading` finds things again.
+`log` writes lines, `records` defines their fields, `verify` detects changes, and `reading`
+searches.
 """

@@ -1,11 +1,12 @@
-"""Which blocks of a closed file may hold a wanted line, so that a search passes over the rest.
+"""Index of a closed log file: the blocks that may contain a wanted line.
 
     audit.000012.jsonl    a closed file
-    audit.000012.index    where its blocks begin, and in which of them each value stands
+    audit.000012.index    offsets of its blocks, and the blocks that contain each value
 
-An index is made by the first search that gains by it, and is a hint: it is used only if it was
-made with the key of the log, of this file as it is now (inode, size and times, of which no program
-sets the last), and of all of it. Any other is made anew. Where none can be kept, the file is read.
+The first search that profits from an index builds it. An index is only a hint. It is used if it was
+built with the key of the log, from the complete file, and the file has the same inode, size and
+times (programs cannot set the last of them). Any other index is rebuilt. Without an index, the
+search reads the file.
 """
 
 from __future__ import annotations
@@ -27,15 +28,14 @@ from zlib import crc32
 import msgspec
 
 from callgate.audit.keys import make_key, read_key
-from callgate.audit.records import after_remains
-from callgate.audit.segments import index_path
+from callgate.audit.records import after_remains, index_path
 
 _FORMAT = f"callgate audit index 1, {sys.byteorder}"
 _BLOCK = 256 * 1024
 _LONGEST_LINE = 1024 * 1024
-"""A file with a longer one has no index."""
+"""A file with a longer line has no index."""
 _SETTLED_S = 2.0
-"""A file that changed more lately may still be written to, and its times may not show it."""
+"""A file that changed more recently may still be written, and its times may not show it."""
 _MAC = 32
 _LARGEST_HEAD = 4 * 1024 * 1024
 _BLOCK_BITS = 32
@@ -44,13 +44,13 @@ _INDEX = re.compile(r"(?P<stem>.+)\.\d{6,}\.index(?P<writer>\.\d+)?")
 
 Stamp = tuple[int, int, int, int]
 Tables = Mapping[str, "array[int]"]
-"""By name: hashes of values, each with the number of a block in which it stands; sorted."""
+"""Sorted hashes of values by field name, each with the number of a block that contains it."""
 Keys = Mapping[str, Sequence[int]]
-"""Hashes to look for, by the name of the table; of each table one."""
+"""Hashes to look for, by the name of the table; at most one per table."""
 
 
 class Wanted(Protocol):
-    """Values of a line that is looked for; None: any."""
+    """Wanted values of a line; None: any."""
 
     @property
     def tool(self) -> str | None: ...
@@ -58,7 +58,7 @@ class Wanted(Protocol):
     def decision(self) -> str | None: ...
     @property
     def error_classes(self) -> Collection[str] | None:
-        """One of these."""
+        """Classes of which a record must have one; None: any."""
         ...
 
     @property
@@ -69,12 +69,12 @@ class Wanted(Protocol):
 
 class Blocks(msgspec.Struct, frozen=True):
     begins: list[int]
-    """Where each block begins, and where the last one ends."""
+    """Offsets of the blocks, and the end of the last one."""
     matching: frozenset[int]
-    """Those in which a wanted line may stand; in the others there is none."""
+    """Blocks that may contain a wanted line; the others contain none."""
 
     def backwards(self, end: int) -> Iterator[tuple[int, int, bool]]:
-        """The blocks before an offset, the last first: begin, end, whether it may match."""
+        """Yield the blocks before an offset, the last first: begin, end, whether it may match."""
         for number in reversed(range(len(self.begins) - 1)):
             begin = self.begins[number]
             if begin < end:
@@ -86,11 +86,11 @@ class _Head(msgspec.Struct, frozen=True):
     stamp: Stamp
     begins: list[int]
     tables: dict[str, tuple[int, bytes]]
-    """Size and SHA-256 of each, in the order in which they follow."""
+    """Size and SHA-256 of each part, in order."""
 
 
 class _Values(msgspec.Struct):
-    """Of a line. Whatever is read as a record is read as these, too."""
+    """Indexed fields of a line. They are decoded for every line that is read as a record."""
 
     tool: str
     decision: str
@@ -104,7 +104,7 @@ _decode = msgspec.json.Decoder(_Values).decode
 
 
 def find_blocks(log: str, segment: str, file: BinaryIO, wanted: Wanted) -> Blocks | None:
-    """The blocks of a closed file in which a line may stand; None: there is no telling."""
+    """Return the blocks of a closed file that may contain a line; None if that is unknown."""
     keys = _keys(wanted)
     if not keys:
         return None
@@ -128,8 +128,8 @@ def _keys(wanted: Wanted) -> Keys:
 
 
 def _hash(*values: str | None) -> int:
-    parts = ("\1" if value is None else f"\0{value}" for value in values)
-    return crc32("".join(parts).encode("utf-8", "surrogatepass"))
+    encoded = ("\1" if value is None else f"\0{value}" for value in values)
+    return crc32("".join(encoded).encode("utf-8", "surrogatepass"))
 
 
 def _matching(begins: list[int], tables: Tables, keys: Keys) -> Blocks:
@@ -158,7 +158,7 @@ def _mac(key: bytes, head: bytes) -> bytes:
 
 
 def _load(log: str, segment: str, file: BinaryIO, keys: Keys) -> Blocks | None:
-    """From the index beside the file, if that is ours and whole and the file did not change."""
+    """Load the index next to the file, if it is complete, valid, and the file did not change."""
     key = read_key(log)
     if key is None:
         return None
@@ -188,7 +188,7 @@ def _load(log: str, segment: str, file: BinaryIO, keys: Keys) -> Blocks | None:
 
 
 def _make(log: str, segment: str, file: BinaryIO, keys: Keys) -> Blocks | None:
-    """From the file itself, and keep it for the next search; None where that is not possible."""
+    """Build the index from the file and store it for later searches; None if that fails."""
     stamp = _stamp(file.fileno())
     settled = time.time_ns() - max(stamp[2:]) >= _SETTLED_S * 1e9
     if not (settled and stamp[1] and _has_room(file.fileno(), stamp[1])):
@@ -208,7 +208,7 @@ def _make(log: str, segment: str, file: BinaryIO, keys: Keys) -> Blocks | None:
                 return None
             _write(index, key, stamp, *contents)
         os.replace(temporary, path)
-        if not os.path.exists(segment):  # dropped meanwhile
+        if not os.path.exists(segment):  # deleted since it was opened
             os.unlink(path)
     finally:
         with suppress(FileNotFoundError):
@@ -217,7 +217,7 @@ def _make(log: str, segment: str, file: BinaryIO, keys: Keys) -> Blocks | None:
 
 
 def _has_room(fd: int, size: int) -> bool:
-    """What is left of a disk that is nearly full is left to the log."""
+    """Return whether the disk has room: the rest of a nearly full disk is for the log."""
     disk = os.fstatvfs(fd)
     return disk.f_bavail * disk.f_frsize > size
 
@@ -231,7 +231,7 @@ def _write(index: BinaryIO, key: bytes, stamp: Stamp, begins: list[int], tables:
 
 
 def _read_blocks(fd: int, size: int) -> tuple[list[int], Tables] | None:
-    """Read the whole file, block by block; None: it is not one of ours."""
+    """Read the file block by block; None if it is not an audit log."""
     begins = [0]
     tables = {name: array("Q") for name in ("outcomes", "sessions", "calls")}
     hashes: dict[tuple[str, str, str | None], set[int]] = {}
@@ -255,7 +255,7 @@ def _read_blocks(fd: int, size: int) -> tuple[list[int], Tables] | None:
 
 
 def _block(fd: int, begin: int, size: int) -> bytes | None:
-    """Whole lines from an offset on, and the rest of the file if that is no whole line."""
+    """Return complete lines from an offset on; at the end, an incomplete line too."""
     for length in (_BLOCK, _BLOCK + _LONGEST_LINE):
         block = os.pread(fd, min(length, size - begin), begin)
         if begin + len(block) == size:
@@ -266,7 +266,7 @@ def _block(fd: int, begin: int, size: int) -> bytes | None:
 
 
 def _values_in(block: bytes) -> Iterator[_Values]:
-    """Of every record that a reader could see in the lines."""
+    """Yield the values of every record that a reader could see in the lines."""
     for raw in block.split(b"\n"):
         remainder = after_remains(raw)
         for part in (raw,) if len(remainder) == len(raw) else (raw, remainder):
@@ -277,7 +277,7 @@ def _values_in(block: bytes) -> Iterator[_Values]:
 
 
 def _remove_leftovers(path: str) -> None:
-    """Indexes whose file is gone, and what those left behind who were killed while they wrote."""
+    """Remove indexes without a file, and temporary files of killed writers."""
     directory, name = os.path.split(path)
     for each in os.listdir(directory or "."):
         match, ours = _INDEX.fullmatch(each), _INDEX.fullmatch(name)

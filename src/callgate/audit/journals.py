@@ -1,12 +1,12 @@
-"""Whose lines may be ahead of the store: each writing process has a locked file that says so.
+"""Journal files: how far the store has followed the audit lines of each writing process.
 
-    run/<chain>.journal    owner, file and offset: every line before that place is in the store too
+    run/<chain>.journal    owner, file and offset: the store has every line before that offset
 
-A call without effects is answered once its line is in the audit log; its events reach the store
-a moment later. The lines after that place are therefore the journal of the process. No crash
-leaves the lock behind, so a file without a lock is that of a process that was killed: whoever
-finds it puts what its lines say into the store, and removes it. From a file that cannot be read,
-all lines of the chain count. What is no plain file is none of ours, and is left alone.
+A call without effects is answered when its line is in the audit log; its events reach the store a
+moment later. The lines after the offset are therefore the journal of the process. The process locks
+its journal file, and a crash releases the lock. An unlocked file thus belongs to a killed process:
+the process that finds it imports the lines into the store and removes the file. If a journal file
+is unreadable, all lines of the chain are imported. Other kinds of files are ignored.
 """
 
 from __future__ import annotations
@@ -23,20 +23,19 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from callgate.audit.records import CallRecord
-from callgate.audit.segments import open_segments
-from callgate.core.directories import make_private_directory, sync_directory, sync_file
+from callgate.audit.records import CallRecord, open_segments
+from callgate.core.local.disk import make_private_directory, sync_directory, sync_file
 
 _log = logging.getLogger("callgate.audit")
 
 _SUFFIX = ".journal"
 _DYING_S = 1.0
-"""How long the lock of a process that is known to be gone is waited for."""
+"""Seconds to wait for the lock of a process that is known to have ended."""
 _TRY_EVERY_S = 0.01
 
 
 class JournalMark:
-    """The file of this process, for one chain."""
+    """The journal file of this process, for one chain."""
 
     def __init__(self, directory: str, chain: str, owner: str, file: int, offset: int) -> None:
         self._path = os.path.join(directory, chain + _SUFFIX)
@@ -59,16 +58,16 @@ class JournalMark:
         return descriptor
 
     def sync(self) -> None:
-        """Make it outlive a power cut, before lines do that are found through it. In any thread."""
+        """Make the file durable, before the lines that depend on it. Thread-safe."""
         if not self._is_synced:
             sync_file(self._descriptor)
             sync_directory(os.path.dirname(self._path))
             self._is_synced = True
 
     def advance(self, file: int, offset: int) -> None:
-        """Every line before this place is in the store. Does what it can."""
+        """Record that the store has every line before this offset. Best effort."""
         try:
-            if os.fstat(self._descriptor).st_nlink == 0:  # somebody has removed the file
+            if os.fstat(self._descriptor).st_nlink == 0:  # the file was removed
                 removed, self._descriptor = self._descriptor, self._make(file, offset)
                 os.close(removed)
             self._write(self._descriptor, file, offset)
@@ -80,18 +79,18 @@ class JournalMark:
         os.pwrite(descriptor, text.encode(), 0)
 
     def remove(self) -> None:
-        """Nothing of this process is ahead of the store."""
+        """Remove the file, because the store has all lines of this process."""
         with suppress(OSError):
             os.unlink(self._path)
         self.close()
 
     def close(self) -> None:
-        """Let go of it as a crash does."""
+        """Release the lock as a crash does."""
         os.close(self._descriptor)
 
 
 class DeadJournal(msgspec.Struct, frozen=True):
-    """The file of a process that is gone. Locked by whoever has this, until it is closed."""
+    """Journal file of an ended process. Its reader locks it until it is closed."""
 
     chain: str
     owner: str
@@ -100,7 +99,7 @@ class DeadJournal(msgspec.Struct, frozen=True):
     path: str
     descriptor: int
     is_damaged: bool = False
-    """Whether its place was not readable, so that all lines are read."""
+    """Whether its position was unreadable, so that all lines are read."""
 
     def __enter__(self) -> Self:
         return self
@@ -109,7 +108,7 @@ class DeadJournal(msgspec.Struct, frozen=True):
         os.close(self.descriptor)
 
     def lines(self, log: str) -> Iterator[CallRecord]:
-        """The lines that may not be in the store, in their order."""
+        """The lines that may be missing in the store, in order."""
         from callgate.audit.reading import records_in  # lazy: few processes die  # noqa: PLC0415
 
         tag = f'"chain":"{self.chain}"'.encode()
@@ -127,10 +126,10 @@ class DeadJournal(msgspec.Struct, frozen=True):
             os.unlink(self.path)
 
 
-def dead_journals(directory: str, gone: Collection[str] = ()) -> list[DeadJournal]:
-    """The files of processes that are gone. Owners in `gone` are known to be: they may still be
-    letting go of their locks."""
-    found = (_take(path, gone) for path in _paths(directory))
+def dead_journals(directory: str, dead: Collection[str] = ()) -> list[DeadJournal]:
+    """Return the journal files of ended processes. Owners in `dead` have ended, but their locks may
+    still be about to be released."""
+    found = (_take(path, dead) for path in _paths(directory))
     return [journal for journal in found if journal is not None]
 
 
@@ -140,12 +139,12 @@ class LivingJournal(NamedTuple):
 
 
 def living_journals(directory: str) -> list[LivingJournal]:
-    """The chains that are being written, and by whom."""
+    """Return the chains that are being written, with their writers."""
     return [LivingJournal(_chain(path), owner) for path, owner in _owners(directory) if owner]
 
 
 def chains_ahead(directory: str) -> set[str]:
-    """The chains with lines that may not be in the store yet, whoever wrote them."""
+    """Return the chains with lines that the store may not have yet, of any writer."""
     return {_chain(path) for path, _ in _owners(directory)}
 
 
@@ -155,7 +154,7 @@ def any_dead(directory: str) -> bool:
 
 
 def _owners(directory: str) -> Iterator[tuple[str, str | None]]:
-    """Every file, with the name of its process; None where that is gone."""
+    """Yield every file with the name of its process, or with None if the process is dead."""
     for path in _paths(directory):
         descriptor = _opened(path, os.O_RDONLY)
         if descriptor is None:
@@ -184,7 +183,7 @@ def _words(descriptor: int) -> list[str]:
 
 
 def _opened(path: str, access: int) -> int | None:
-    """Open a file that may be one of ours. Nothing else may be waited for or followed."""
+    """Open a journal file. Never block, and never follow a link."""
     try:
         descriptor = os.open(path, access | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
@@ -195,14 +194,14 @@ def _opened(path: str, access: int) -> int | None:
     return None
 
 
-def _take(path: str, gone: Collection[str]) -> DeadJournal | None:
+def _take(path: str, dead: Collection[str]) -> DeadJournal | None:
     descriptor = _opened(path, os.O_RDWR)
     if descriptor is None:
         return None
     try:
         until = time.monotonic() + _DYING_S
         while not _locked(descriptor, fcntl.LOCK_EX):
-            if _words(descriptor)[0] not in gone or time.monotonic() > until:
+            if _words(descriptor)[0] not in dead or time.monotonic() > until:
                 os.close(descriptor)
                 return None
             time.sleep(_TRY_EVERY_S)
@@ -215,10 +214,10 @@ def _take(path: str, gone: Collection[str]) -> DeadJournal | None:
 def _read(path: str, descriptor: int) -> DeadJournal:
     try:
         owner, file, offset = _words(descriptor)
-        place = int(file), int(offset)
-        if min(place) < 0 or max(place) > sys.maxsize:
-            raise ValueError(place)
-        return DeadJournal(_chain(path), owner, *place, path, descriptor)
+        position = int(file), int(offset)
+        if min(position) < 0 or max(position) > sys.maxsize:
+            raise ValueError(position)
+        return DeadJournal(_chain(path), owner, *position, path, descriptor)
     except ValueError:
         return DeadJournal(_chain(path), "", 0, 0, path, descriptor, is_damaged=True)
 
@@ -226,6 +225,6 @@ def _read(path: str, descriptor: int) -> DeadJournal:
 def _locked(descriptor: int, how: int) -> bool:
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-    except OSError:  # where it cannot be told, its process lives
+    except OSError:  # unknown, so treat the process as alive
         return False
     return True

@@ -1,10 +1,10 @@
-"""The key of the log. Arguments are hashed with it, so that a short secret cannot be guessed from
-the hash; lines that say which files were dropped are signed with it.
+"""Key of the log. Arguments are hashed with it, so that a short secret cannot be guessed from its
+hash. Lines that name deleted log files are signed with it.
 
-The key is in a file next to the log, so that no line waits for it. Servers that share a store
-have one key, encrypted in the store (`config.secrets.shared_keys`); a server that gets another key
-from there keeps the earlier ones in its file, because older lines are signed with them. A reader of
-the log who also has the key can check a guess; the log alone is not enough.
+The key is in a file next to the log, so that no line waits for it. Servers that share a store have
+one key, encrypted in the store (`config.secret_opening`). A server that gets another key from
+the store retains the earlier ones in its file, because older lines are signed with them. A reader
+of the log who also has the key can check a guess; the log alone is not enough.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import stat
 from hashlib import blake2b
 
 _PREFIX = "keyed:"
-"""What hashes of older lines, which are plain SHA-256, do not begin with."""
+"""Prefix that distinguishes keyed hashes from those of older lines, which are plain SHA-256."""
 _SIZE = 32
 _MOST_KEYS = 8
-"""Keys that the file keeps, the current one first."""
+"""Keys in the file, the current one first."""
 
 
 def keyed_hash(key: bytes, sha256: str) -> str:
-    """For the log: of arguments by their SHA-256."""
+    """Return the hash of arguments for the log, from their SHA-256."""
     return _PREFIX + blake2b(sha256.encode(), key=key, digest_size=_SIZE).hexdigest()
 
 
 def drop_signature(key: bytes, chain: str, n: int, kept_from: int, dropped_last: str) -> str:
-    """Of the line of a chain that says which files were dropped."""
+    """Return the signature of a line that names deleted log files."""
     text = f"drop {chain} {n} {kept_from} {dropped_last}"
     return blake2b(text.encode(), key=key, digest_size=_SIZE).hexdigest()
 
@@ -71,7 +71,7 @@ def parse_key(text: str | None) -> bytes | None:
 
 
 def make_key(log: str) -> bytes:
-    """The key beside a log, made if there is none; where that is not possible, one for now."""
+    """Return the key next to a log, and create a missing one; if that fails, a temporary key."""
     key = read_key(log)
     if key is None:
         key = secrets.token_bytes(_SIZE)

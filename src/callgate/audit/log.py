@@ -1,23 +1,22 @@
-"""The audit log: one line per call, appended by as many processes as there are.
+"""Audit log: one line per call, appended by any number of processes.
 
-Each process keeps a chain of its own: every line holds the hash of the one before it in the
-chain, and the first holds the hash of the last line it found. A line that follows one of
-another process holds the hash of that one too, so that the chains are tied to each other.
+Each process writes a separate chain: every line contains the hash of the line before it in the
+chain, and the first contains the hash of the last line in the file. A line that follows a line of
+another process also contains the hash of that line, so that the chains are linked to each other.
 
-A line is one `write` to a file opened for appending, so lines of several processes never mix
-and a crash loses at most the line that was being written. Its remains are cut off by the next
-who opens the file alone; beside living writers they are closed with a newline by whoever
-writes next, and left for `verify` to report.
+A line is one `write` to a file opened for appending, so lines of several processes never mix and a
+crash loses at most the line in progress. The next process that opens the file alone truncates an
+incomplete line. If other writers are alive, the next writer terminates it with a newline, and
+`verify` reports it.
 
-A line is on the disk, beyond a power cut, once a sync has followed it (`request_sync`). One sync
-covers many lines (`audit.syncing`) and waits in a thread: the event loop never does. A new file
-is on the disk with its name. Lines from which the store follows are synced before it commits.
+A line survives a power cut once a sync has followed it (`request_sync`). One sync covers many lines
+(`audit.syncing`) and waits in a thread, never in the event loop. The name of a new file is synced,
+too. Lines that are the journal of the store are synced before it commits.
 
-When the file has grown to its bound it is closed under a number and a new one begun. Others
-notice within a moment and follow; until then they write to the closed file, and nothing is
-lost. The oldest files beyond `keep` are dropped, but none that somebody still writes to; the
-record before says so, as part of its chain, so that `verify` can tell a dropped file from a
-removed one.
+A file at its maximum size is closed under a number, and a new file begins. Other processes notice
+this within a moment; until then they write to the closed file, and nothing is lost. The oldest
+files beyond `keep` are deleted, except files that are still written. A record in the chain names
+them first, so that `verify` distinguishes a deleted file from a removed one.
 """
 
 from __future__ import annotations
@@ -40,26 +39,29 @@ import msgspec
 
 from callgate.audit.journals import JournalMark
 from callgate.audit.keys import drop_signature, make_key, save_key
-from callgate.audit.records import DropMark, Line, encode_into, line_hash
-from callgate.audit.segments import (
+from callgate.audit.records import (
+    DropMark,
+    Line,
     closed_segments,
+    encode_into,
     first_time,
     index_path,
+    line_hash,
     lock_path,
     number_of,
     segment_path,
 )
-from callgate.core.directories import make_private_directory, sync_directory, sync_file
 from callgate.core.ids import ulid
+from callgate.core.local.disk import make_private_directory, sync_directory, sync_file
 
 if TYPE_CHECKING:
     from callgate.audit.syncing import GroupSync
 
 _LOOK_EVERY_S = 0.2
-"""How often a writer looks whether the file was closed by another."""
+"""Interval at which a writer checks whether another process has closed the file."""
 _TAIL = 1024 * 1024
 _NEAR = 16 * 1024
-"""How far back the last line of another is looked for; ours are shorter."""
+"""Distance within which the last line of another process is searched; lines are shorter."""
 _UNKNOWN = -1
 
 _log = logging.getLogger("callgate.audit")
@@ -68,7 +70,7 @@ _logs: WeakSet[AuditLog] = WeakSet()
 
 
 def _forked() -> None:
-    """A child inherits descriptors but no chain: it opens the log anew."""
+    """Reset the log in a forked child: it inherits descriptors but no chain."""
     for log in list(_logs):
         log.abandon()
 
@@ -77,11 +79,11 @@ os.register_at_fork(after_in_child=_forked)
 
 
 _RESERVE = 32 * 1024
-"""Room for a few of the longest lines."""
+"""Reserved disk space for a few of the longest lines."""
 
 
 class _Position(msgspec.Struct):
-    """Where a chain is."""
+    """The end of a chain."""
 
     chain: str
     n: int = 0
@@ -91,7 +93,7 @@ class _Position(msgspec.Struct):
 
 
 class AuditLog:
-    """The log of this process. Opened when first used; `OSError` where it cannot be written."""
+    """The log of this process. Opened on first use; raises `OSError` if it cannot be written."""
 
     def __init__(
         self,
@@ -102,8 +104,8 @@ class AuditLog:
         journals: str | None = None,
         owner: str = "",
     ) -> None:
-        """`journals` is the directory of the files that say how far the store has followed the
-        lines of a process; None: it is never behind. `owner` is its name in the store."""
+        """`journals` is the directory of the journal files; None if the store is never behind.
+        `owner` is the name of this process in the store."""
         self.path = path
         self._journals = journals
         self.owner = owner
@@ -112,53 +114,53 @@ class AuditLog:
         self._keep = keep
         self._fd = -1
         self._number = 0
-        """Of the file that is open: it keeps it when it is closed by another."""
+        """Number of the open file, which it retains when another process closes it."""
         self._lock = -1
         self._looked = 0.0
         self._end = _UNKNOWN
-        """Where our last line ended; if the file ends elsewhere, others wrote."""
+        """Offset after our last line; if the file ends elsewhere, other processes have written."""
         self._failed = False
         self._dropping: list[tuple[str, int]] = []
-        """Files to remove once a record says so, with the descriptors that guard them."""
+        """Files to delete after a record names them, with the descriptors that protect them."""
         self._at = _Position(chain="")
         self._line = bytearray()
-        """The last line: the memory for the next."""
+        """The last line; its memory is reused for the next."""
         self._begins_at = (0, 0)
-        """Before the first line of the chain that the store may not have."""
+        """Position before the first line of the chain that the store may lack."""
         self._is_unmarked = False
-        """Whether it was said that there is no file for `_mark`."""
+        """Whether the missing journal file was logged."""
         self._syncs: GroupSync | None = None
         self._switching = threading.Lock()
         """Held while descriptors change that a sync uses in its thread."""
         self._unsynced: list[int] = []
-        """Descriptors of closed files whose last lines are still to be synced."""
+        """Descriptors of closed files whose last lines are not synced yet."""
         self._named = False
-        """Whether the name of the file that is open was synced."""
+        """Whether the name of the open file was synced."""
         self._sync_lock = threading.Lock()
-        """Held by the one thread that syncs: whoever comes after it relies on what it did."""
+        """Held by the thread that syncs: the threads that wait for it rely on its sync."""
         self._unstored = 0
-        """Lines from which the store follows ..."""
+        """Number of lines that the store relies on ..."""
         self._unstored_synced = 0
         """... and how many of them a sync has covered."""
         _logs.add(self)
 
     def ensure_open(self) -> None:
-        """Raise `OSError` if a line could not be written now, nor when a call has ended."""
+        """Raise `OSError` if a line cannot be written now, or when the call ends."""
         self._get_ready()
         self._keep_reserve()
         if self._failed:
             self._write(b"\n")
 
     def append(self, record: Line, *, is_stored: bool = False) -> None:
-        """Write one line; when this returns it is in the file. `is_stored`: the store has what it
-        says; else it is the journal of the store."""
+        """Append one line; it is in the file when this returns. Without `is_stored`, the line is
+        the journal of the store."""
         if self._fd < 0 or time.monotonic() - self._looked > _LOOK_EVERY_S:
             self._get_ready()
         at = self._at
         if at.n == 0:  # only now: since it was opened, files may have been closed
             last = _last_line(self._fd, _TAIL) or _last_closed_line(self.path)
             at.prev = line_hash(last) if last else ""
-            self._begins_at = self.place
+            self._begins_at = self.position
         if self._mark is None and self._journals is not None:
             self._begin_journal(self._journals)
         end = os.lseek(self._fd, 0, os.SEEK_END)
@@ -187,15 +189,15 @@ class AuditLog:
             self._drop()
 
     def close_before(self, before_ms: int) -> None:
-        """Close the file that is written if its first line is older: it can be dropped sooner."""
+        """Close the current file if its first line is older, so that it can be deleted sooner."""
         self._get_ready()
         if 0 < first_time(self.path) < before_ms:
             self._rotate()
 
     def drop(self, segments: Sequence[str]) -> list[str]:
-        """Drop these closed files, the oldest first, up to the first that somebody writes to.
+        """Delete these closed files, oldest first, up to the first that is still written.
 
-        A line of its own says so, as part of the chain. Those that were dropped.
+        A line in the chain names them. Return the deleted files.
         """
         self._get_ready()
         self._choose([each for each in segments if each not in dict(self._dropping)])
@@ -207,7 +209,7 @@ class AuditLog:
 
     @cached_property
     def key(self) -> bytes:
-        """With which arguments are hashed for the log."""
+        """The key for hashes of arguments."""
         with suppress(OSError):  # then it is a key for now
             make_private_directory(os.path.dirname(self.path))
         return make_key(self.path)
@@ -219,22 +221,22 @@ class AuditLog:
             save_key(self.path, key)
 
     @property
-    def place(self) -> tuple[int, int]:
-        """The file that is open, by its number, and where it ends."""
+    def position(self) -> tuple[int, int]:
+        """The number of the open file, and the offset of its end."""
         return self._number, os.lseek(self._fd, 0, os.SEEK_END) if self._fd >= 0 else 0
 
     @property
     def end(self) -> tuple[str, int, str, int]:
-        """Of our chain: its name, the number of its lines, the hash of the last, and its file."""
+        """Return the end of our chain: its name, number of lines, last hash, and file."""
         at = self._at
         return at.chain, at.n, at.prev if at.n else "", at.file
 
-    def stored(self, place: tuple[int, int]) -> None:
-        """What the lines before a place say is in the store too."""
-        if self._mark is not None and place[0]:
-            self._mark.advance(*place)
-        elif place[0]:
-            self._begins_at = place
+    def stored(self, position: tuple[int, int]) -> None:
+        """Record that the store has all lines before an offset."""
+        if self._mark is not None and position[0]:
+            self._mark.advance(*position)
+        elif position[0]:
+            self._begins_at = position
 
     def _begin_journal(self, directory: str) -> None:
         try:
@@ -245,7 +247,7 @@ class AuditLog:
             self._is_unmarked = True
 
     def request_sync(self) -> Future[None]:
-        """Done once every line that was appended by now would outlive a power cut."""
+        """Return a future that is done when all present lines are durable."""
         if self._syncs is None:
             from callgate.audit.syncing import GroupSync  # lazy: with the first effect  # noqa: PLC0415
 
@@ -292,7 +294,7 @@ class AuditLog:
                 os.close(descriptor)
 
     def close(self, *, is_stored: bool = False) -> None:
-        """`is_stored`: whatever the lines say is in the store too."""
+        """Close the log. `is_stored`: the store has all lines."""
         if self._syncs is not None:
             self._syncs.close()
             self._syncs = None
@@ -312,7 +314,7 @@ class AuditLog:
             self._dropping = []
 
     def abandon(self) -> None:
-        """Close it in a forked child, which has none of the threads."""
+        """Close the log in a forked child, which has none of the threads."""
         self._switching, self._sync_lock = threading.Lock(), threading.Lock()
         self._syncs = None
         self.close()
@@ -338,17 +340,18 @@ class AuditLog:
         except OSError:
             self.close()
             raise
-        self._looked = 0.0  # look at once: a short-lived process may find the file full
+        # Check the size with the first line: a short-lived process may find the file full.
+        self._looked = 0.0
         self._at = _Position(chain=ulid())
 
     def _reopen(self) -> None:
-        """Open the file that is written now. Our lock keeps it from being dropped."""
+        """Open the current file. A shared lock protects it from deletion."""
         while True:
             fresh = _opened(self.path, os.O_APPEND)
             try:
                 fcntl.flock(fresh, fcntl.LOCK_SH)
                 closed = closed_segments(self.path)
-                if _is_at(fresh, self.path):  # else it was closed by another meanwhile
+                if _is_at(fresh, self.path):  # else another process closed it
                     break
             except BaseException:
                 os.close(fresh)
@@ -357,7 +360,7 @@ class AuditLog:
         with self._switching:
             left, self._fd, self._named = self._fd, fresh, False
             if left >= 0:
-                fcntl.flock(left, fcntl.LOCK_UN)  # nobody writes there for us any more
+                fcntl.flock(left, fcntl.LOCK_UN)  # this process writes there no more
                 self._unsynced.append(left)
         if left >= 0:
             self.request_sync()
@@ -374,7 +377,7 @@ class AuditLog:
         return (b"\n" if torn else b""), (line_hash(last) if known else "")
 
     def _keep_reserve(self) -> None:
-        """Hold room on the disk, so that a call which was let through can be written down."""
+        """Reserve disk space, so that an allowed call can be recorded."""
         path = self._reserve_path
         try:
             if os.stat(path).st_size >= _RESERVE:
@@ -403,7 +406,7 @@ class AuditLog:
         return True
 
     def _write(self, data: bytes | bytearray) -> int:
-        """Write all of it, on a full disk into the room that is held; how much that is."""
+        """Write all bytes, on a full disk into the reserved space; return their number."""
         size = len(data)
         try:
             written = os.write(self._fd, data)
@@ -419,7 +422,7 @@ class AuditLog:
         return size
 
     def _write_rest(self, data: bytes | bytearray, written: int) -> None:
-        """A write was cut short: go on, which says why; begin anew if another came between."""
+        """Continue a short write, which raises its cause; restart if another line came between."""
         start = os.lseek(self._fd, 0, os.SEEK_CUR) - written
         self._end = _UNKNOWN
         while written < len(data):
@@ -428,7 +431,7 @@ class AuditLog:
             self._write(b"\n" + data.lstrip(b"\n"))
 
     def _look(self) -> None:
-        """Follow a file that was closed by another, and close one that is full."""
+        """Follow a file that another process has closed, and close a full one."""
         if not _is_at(self._fd, self.path):
             self._reopen()
         elif os.fstat(self._fd).st_size >= self._max_bytes:
@@ -446,10 +449,10 @@ class AuditLog:
             finally:
                 os.close(guard)
         except OSError:
-            pass  # the file that is open can still be written, under whichever name
+            pass  # the open file is still writable, under any name
 
     def _choose_surplus(self) -> None:
-        """The oldest files beyond those to keep, up to the first that somebody writes to."""
+        """Choose the oldest files beyond the limit, up to the first that is still written."""
         if not self._dropping:
             self._choose(closed_segments(self.path)[: -self._keep or None])
 
@@ -465,11 +468,11 @@ class AuditLog:
         dropping, self._dropping = self._dropping, []
         newest = closed_segments(self.path)[-1:]
         try:
-            os.fsync(self._fd)  # else a power cut could leave a log that looks cut
+            os.fsync(self._fd)  # else a log could look truncated after a power cut
             for segment, _ in dropping:
                 with suppress(FileNotFoundError):
                     os.unlink(index_path(segment))
-                if [segment] == newest:  # by its number the one that is written is known
+                if [segment] == newest:  # its name preserves the number of the open file
                     os.truncate(segment, 0)
                 else:
                     os.unlink(segment)
@@ -500,14 +503,14 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 
 def _repair(descriptor: int) -> None:
-    """Cut off the remains of a line. Nobody else writes."""
+    """Truncate an incomplete line. Requires that no other process writes."""
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         os.ftruncate(descriptor, _last_newline(descriptor, size) + 1)
 
 
 def _last_newline(descriptor: int, size: int) -> int:
-    """The place of the last newline, or -1."""
+    """Return the position of the last newline, or -1."""
     end = size
     while end > 0:
         start = max(0, end - _TAIL)

@@ -1,8 +1,8 @@
 """One sync for many calls: it covers every line that was appended before it began.
 
     append, wait --+
-    append, wait --+--> [ sync 2, not begun ]      whoever comes joins the one that has not begun
-                        [ sync 1, under way ]      it may have begun before our line was there
+    append, wait --+--> [ sync 2, not begun ]      a new caller joins the sync that has not begun
+                        [ sync 1, running ]        it may have begun before the line was written
 
 Loaded with the first call that waits for its line.
 """
@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 
 class GroupSync:
-    """Syncs one after the other in a thread of its own. Usable from any thread and event loop."""
+    """Run syncs one after the other in a separate thread. Thread-safe, for any event loop."""
 
     def __init__(self, sync: Callable[[], None]) -> None:
         self._sync = sync
@@ -25,7 +25,7 @@ class GroupSync:
         """The sync that has not begun."""
 
     def request(self) -> Future[None]:
-        """Done once everything appended before is on the disk; has the `OSError` if it is not."""
+        """A sync. Done when all earlier lines are durable; has the `OSError` if it failed."""
         with self._guard:
             if self._next is not None:
                 return self._next
@@ -50,5 +50,5 @@ class GroupSync:
         self._sync()
 
     def close(self) -> None:
-        """Finish what was requested; wait for it."""
+        """Complete all requested syncs, and wait for them."""
         self._thread.shutdown()

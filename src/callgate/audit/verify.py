@@ -1,25 +1,31 @@
-"""Is the audit log whole? Every chain is followed, line by line, through all its files.
+"""Verify the audit log: follow every chain, line by line, through all files.
 
-An edited, inserted, swapped or removed line breaks the chain at the line after it. A removed
-end, or a chain removed altogether, is seen if another process wrote after it, because that
-one names the line it found. A removed file is seen because records say which files are kept,
-and sign it.
-What cannot be seen is the removal of the very last lines of the log, nor what somebody writes
-who computes all hashes anew: keep a copy of the last hash elsewhere if that matters. Where homes
-share a store, it has such copies (`heads`).
+An edited, inserted, swapped or removed line breaks the chain at the next line. A removed end, or a
+removed chain, is detected if another process wrote afterwards, because its record names the last
+line it found. A removed file is detected because signed records name the retained files. Not
+detected are the removal of the very last lines, and changes by an attacker who recomputes all
+hashes: store a copy of the last hash elsewhere if that matters.
+
+Homes that share a store have such copies there, the heads of chains:
+
+    audit_head / CHAIN -> home, owner, number of lines, hash of the last, its file, time
+
+A head is published after its line is durable and at most a second later, so a chain may have more
+lines than its head says, and never fewer.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
 
 from callgate.audit.keys import drop_signature, read_keys
-from callgate.audit.records import after_remains, line_hash
-from callgate.audit.segments import open_segments
+from callgate.audit.records import after_remains, line_hash, open_segments
+from callgate.core.ops import PutEntry
+from callgate.core.stored import SharedEntry
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -37,12 +43,12 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     segments: int
     problems: tuple[Problem, ...]
     unreadable: tuple[Problem, ...]
-    """Lines that are no records: the mark of a crash while writing, if the chains are whole."""
+    """Number of lines that are not records: traces of a crash if the chains are complete."""
     last_hash: str
     kept_from: int = 1
-    """The number of the first file that was not dropped, as records say."""
+    """The number of the first file that was not deleted, according to the records."""
     expected_chains: frozenset[str] = frozenset()
-    """Those of the chains that were expected which are there."""
+    """Expected chains that are present."""
 
     @property
     def ok(self) -> bool:
@@ -50,7 +56,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Link(msgspec.Struct):
-    """What ties a record to others."""
+    """The links of a record to other records."""
 
     chain: str
     n: int
@@ -75,11 +81,11 @@ def verify(
     most: int = 100,
     expected: Mapping[str, tuple[int, str]] = MappingProxyType({}),
 ) -> Verification:
-    """Check every file of a log; at most `most` problems are listed.
+    """Check every file of a log; list at most `most` problems.
 
-    `keys` may have signed lines, in addition to those next to the log. Without any, signatures
-    are not checked. `expected` are numbers and hashes of lines that the chains had, as far as they
-    are in this log.
+    `keys` are additional keys that may have signed lines. Without any key, signatures are not
+    checked. `expected` are numbers and hashes of lines that the chains had, as far as they are in
+    this log.
     """
     check = _Check((*read_keys(path), *keys), expected)
     segments = 0
@@ -109,7 +115,7 @@ class _Check:
         self._keys = keys
         self._expected = expected
         self._is_signed = False
-        """Whether a line was read that a version wrote which signs."""
+        """Whether a line of a version that signs was read."""
         self.records = 0
         self.ends: dict[str, tuple[int, str]] = {}
         """Number and hash of the last line of each chain so far."""
@@ -120,21 +126,21 @@ class _Check:
         self._number = 0
         self._first_file = 0
         self._last_lines: dict[int, str] = {}
-        """By file."""
+        """Last lines by file number."""
         self._dropped_last: dict[int, tuple[str, Problem]] = {}
-        """What records say of the last line of a file that was dropped."""
+        """Last lines of deleted files, according to the records that name these files."""
         self.kept_from = 1
         self._missing_files: list[tuple[int, Problem]] = []
         self._here: set[str] = set()
-        """The lines of this file so far, and ..."""
+        """Hashes of the lines of this file so far ..."""
         self._before: set[str] = set()
-        """... those of the file before: what a line names is in one of them."""
+        """... and of the lines of the previous file, which a line of this file may name."""
 
     def enter(self, segment: str, number: int, *, size: int, is_last: bool) -> bool:
-        """Whether the lines of a file are to be read."""
+        """Enter a file; return whether its lines must be read."""
         if self._first_file == 0:
             if size == 0 and not is_last:
-                return False  # what was dropped of the newest: its name keeps the number
+                return False  # deleted, but left empty, so that its name preserves the number
             self._first_file = number
         if number > self._number + 1:
             gap = Problem(segment, 0, f"files {self._number + 1} to {number - 1} are missing")
@@ -171,20 +177,20 @@ class _Check:
             self._differs(link, number)
 
     def _dropped(self, link: _Link, number: int) -> None:
-        """A line says that files were dropped. Older versions did not sign that."""
+        """Check a line that names deleted files. Older versions did not sign these."""
         fields = link.chain, link.n, link.kept_from, link.dropped_last
         is_new = self._is_signed or bool(link.dropped_last)
         signatures = [drop_signature(key, *fields) for key in self._keys]
         if signatures and is_new and link.signature not in signatures:
-            what = "it says that files were dropped, without the signature of this log"
-            self.problems.append(Problem(self._file, number, what))
+            problem = "it says that files were dropped, without the signature of this log"
+            self.problems.append(Problem(self._file, number, problem))
             return
         self.kept_from = max(self.kept_from, link.kept_from)
         other = Problem(self._file, number, "the file that it says was dropped is another")
         self._dropped_last[link.kept_from - 1] = link.dropped_last, other
 
     def finish(self) -> None:
-        """Files that nobody said were dropped are missing."""
+        """Report missing files that no record names as deleted."""
         missing = [gap for number, gap in self._missing_files if number > self.kept_from]
         self.problems[:0] = missing
         for number, (last, other) in self._dropped_last.items():
@@ -193,25 +199,25 @@ class _Check:
 
     def _differs(self, link: _Link, number: int) -> None:
         if self._expected[link.chain][0] == link.n:
-            what = f"record {link.n} of its chain is another than the store knows"
-            self.problems.append(Problem(self._file, number, what))
+            problem = f"record {link.n} of its chain is another than the store knows"
+            self.problems.append(Problem(self._file, number, problem))
 
     def find_cut(self, path: str) -> None:
-        """Chains that have fewer lines than they had."""
+        """Report chains that lost lines at their end."""
         for chain, (n, _) in self._expected.items():
             last = self.ends.get(chain, (n, ""))[0]
             if last < n:
-                what = f"chain {chain} ends with record {last}, and the store knows {n}"
-                self.problems.append(Problem(path, 0, what))
+                problem = f"chain {chain} ends with record {last}, and the store knows {n}"
+                self.problems.append(Problem(path, 0, problem))
 
     def _broken(self, link: _Link) -> str | None:
         known = self.ends.get(link.chain)
         if link.file and link.file != self._number:
-            return f"it belongs into file {link.file}"
+            return f"it belongs to file {link.file}"
         if known is None:
             problem = self._bad_start(link)
         elif link.n <= known[0]:
-            problem = f"record {link.n} of its chain stands after record {known[0]}"
+            problem = f"record {link.n} of its chain comes after record {known[0]}"
         elif link.n != known[0] + 1:
             problem = f"records {known[0] + 1} to {link.n - 1} of its chain are missing before it"
         elif link.prev != known[1]:
@@ -225,7 +231,7 @@ class _Check:
     def _bad_start(self, link: _Link) -> str | None:
         if link.n > 1:
             if link.file and link.file_before < self._first_file:
-                return None  # it goes on from a file that was dropped
+                return None  # it continues a deleted file
             return f"the first {link.n - 1} records of its chain are missing"
         if not link.prev or link.prev in self._here or link.prev in self._before:
             return None
@@ -239,3 +245,70 @@ def _read(raw: bytes) -> _Link | None:
         return _decode(raw)
     except (ValueError, RecursionError):
         return None
+
+
+KIND = "audit_head"
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    home: str
+    owner: str
+    """The process that writes the chain."""
+    n: int
+    hash: str
+    file: int
+    """The number of the file with the last line."""
+    at: float
+
+
+class LogFile(msgspec.Struct, frozen=True):
+    path: str
+    home: str | None
+    """The id of its home, if known."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The results for several logs."""
+
+    logs: Sequence[Verification]
+    missing: tuple[Problem, ...]
+    """Chains that are in none of the logs."""
+
+
+def put_head(chain: str, head: Head) -> PutEntry:
+    return PutEntry(kind=KIND, name=chain, value=msgspec.json.encode(head).decode())
+
+
+def read_heads(entries: Iterable[SharedEntry]) -> dict[str, Head]:
+    """Return the heads by chain. Raises `MsgspecError` for an entry of a newer version."""
+    return {each.name: msgspec.json.decode(each.value, type=Head) for each in entries}
+
+
+def verify_logs(
+    logs: Sequence[LogFile],
+    heads: Mapping[str, Head],
+    *,
+    homes: Collection[str] | None = None,
+    keys: Sequence[bytes] = (),
+) -> Verdict:
+    """Check each log, and that it has the lines of the heads. `homes`: the homes whose chains are
+    expected; None for all."""
+    ends = {chain: (head.n, head.hash) for chain, head in heads.items()}
+    found = [verify(each.path, keys=keys, expected=ends) for each in logs]
+    missing = []
+    for chain, head in heads.items():
+        if homes is not None and head.home not in homes:
+            continue
+        if any(chain in each.expected_chains for each in found):
+            continue
+        of_home = [
+            each for log, each in zip(logs, found, strict=True) if log.home in (None, head.home)
+        ]
+        if any(head.file < each.kept_from for each in of_home):
+            continue  # in a file that was dropped, which a record says
+        path = next((log.path for log in logs if log.home == head.home), logs[0].path)
+        problem = (
+            f"no file has chain {chain} of home {head.home}; the store knows {head.n} lines of it"
+        )
+        missing.append(Problem(path, 0, problem))
+    return Verdict(found, tuple(missing))

@@ -1,25 +1,21 @@
-"""The command line. A command loads its own module when it runs, and next to nothing else.
+"""The command line. Each command imports its module when it runs, and little else.
 
-    main ---> dispatch ---> command_line: which command, its options (`families`)
-      |           |
-      |           +-------> command_modules ---> the function of the command
+    main ---> dispatch ---> command_line: which command, its options, its function
+      |                         |
+      |                         +--> COMMANDS of each package and of each feature (`feature.load`)
       |
-      +-----> options ---> remote.call: `callgate call` through a running instance
-                     ---> editor.acp:  `callgate acp`
+      +-----> options ---> remote_call: `callgate call` through a running instance
 
-Start reading at `main`. `commands/call` is the command that matters; `embedded` opens the runtime
-that it and most others use where no instance is asked.
+Start reading at `main`. `commands/call` is the most important command. `embedded` opens the
+runtime of commands that use no running instance.
 
-    commands/   one module a command, for those that need no more
-    chat/       `chat` and `run`: a model at work
-    hosts/      `host`, `hosts`              mcp/      `mcp ...`
-    serving/    `serve`, `status`, `stop`, `dashboard`
-    editor/     `acp`                        setup/    `init`
-    doctor/     the checks of `doctor`       records/  what commands read from the store
-    remote/     what a running instance does for a command
-    ui/         what a person at a terminal sees and types
-    families/   what each command takes, and its help
+    commands/   all commands of the kernel, except
+    hosts/      `host`, `hosts`
+    ui/         terminal input and output
 
-Data goes to stdout, everything else to stderr. Text that somebody else wrote reaches a terminal
-through `ui.visible` alone. What `remote.call` imports is light: no argparse, asyncio, json or re.
+`connection` and `instance_http` send the requests of commands to a running instance. `remote_call`
+and `connection` are light to import.
+
+Data goes to stdout, everything else to stderr. Untrusted text reaches a terminal only through
+`ui.visible`. For a fast start, `remote_call` imports no argparse, asyncio, json or re.
 """

@@ -1,15 +1,15 @@
-"""From words of a command line to a tool's arguments, read by the tool's own schema.
+"""Conversion of command-line words to a tool's arguments, by the tool's schema.
 
-    limit=20      20 where the schema says integer, "20" where it says string
-    deep=true     a boolean where it says boolean
-    tag=a tag=b   ["a", "b"] where it says array; tag='["a", "b"]' is the same
-    at='{"x":1}'  an object where it says object
+    limit=20      20 if the type is integer, "20" if it is string
+    deep=true     a boolean if the type is boolean
+    tag=a tag=b   ["a", "b"] if the type is array; tag='["a", "b"]' is the same
+    at='{"x":1}'  an object if the type is object
 
-Where a text is allowed it is taken as it is written; `--args` can say anything else. What
-does not fit is passed on as text, so that one place, the schema, finds all that is wrong.
+If the schema permits a string, the value is the text itself; `--args` can express other types.
+A text that fits no permitted type is passed on unchanged, so that the schema reports all errors.
 
-Light to import, for a call through an instance: what is plain is read here, and `strict_json` is
-loaded for what is not.
+The module is light to import, for calls through an instance. It parses simple values itself, and
+imports `strict_json` for others.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 _TEXT: Mapping[str, Any] = {"type": "string"}
 _MOST_BYTES = 8 * 1024 * 1024 + 1
-"""Of stdin: one more than `strict_json` takes."""
+"""Read limit of stdin: one byte more than `strict_json` accepts."""
 _LITERALS = {"true": True, "false": False, "null": None}
 _SHORT = 400
 _DIGITS = 15
 
 
 def read_arguments(words: Sequence[str], given: str | None, schema: Mapping[str, Any]) -> Any:
-    """What `key=value` words and `--args` say together. Raises a `ToolError`."""
+    """Return the arguments of `key=value` words and `--args` together. Raises a `ToolError`."""
     from_words = _read_words(words, schema)
     if given is None:
         return from_words
@@ -41,9 +41,9 @@ def read_arguments(words: Sequence[str], given: str | None, schema: Mapping[str,
     if not from_words:
         return document
     if not isinstance(document, dict):
-        raise _invalid("--args must be an object where key=value is given beside it")
+        raise _invalid("--args must be an object if key=value is also given")
     if twice := sorted(document.keys() & from_words.keys()):
-        raise _invalid(f"given twice, in --args and as key=value: {', '.join(twice)}")
+        raise _invalid(f"given both in --args and as key=value: {', '.join(twice)}")
     return document | from_words
 
 
@@ -63,15 +63,17 @@ def _document(given: str) -> Any:
 
 
 def _stdin() -> bytes:
-    """What stdin says; it can be read again, by the next who is asked to make the call."""
+    """Read stdin, and replace it with a copy: a fallback to another runtime reads it again."""
     data = sys.stdin.buffer.read(_MOST_BYTES)
     sys.stdin = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8")
     return data
 
 
 def _plain_object(data: str | bytes) -> dict[str, Any] | None:
-    """A short object that has one reading: without objects, escapes, fractions or large numbers,
-    and no key in it twice. None: `strict_json` has to look."""
+    """Parse a short, unambiguous object; return None if `strict_json` must parse it.
+
+    Such an object has no nested values, escapes, fractions, large numbers or duplicate keys.
+    """
     if len(data) > _SHORT or not data.isascii():
         return None
     text = data.decode() if isinstance(data, bytes) else data
@@ -121,7 +123,7 @@ def _value(key: str, texts: list[str], schema: Mapping[str, Any]) -> Any:
 
 
 def _types(schema: Mapping[str, Any]) -> set[str]:
-    """Empty for an enumeration of values none of which is a text."""
+    """Return the permitted types; none for an enumeration without strings."""
     declared = schema.get("type")
     if declared is not None:
         return {declared} if isinstance(declared, str) else set(declared)
@@ -136,7 +138,7 @@ def _is_schema(value: Any) -> bool:
 
 
 def _json(text: str) -> Any:
-    """The value, or the text itself where it is not JSON."""
+    """Return the JSON value, or the text itself if it is not JSON."""
     if text in _LITERALS:
         return _LITERALS[text]
     if _is_whole_number(text):
@@ -155,7 +157,7 @@ def _is_whole_number(text: str) -> bool:
 
 
 def _fits(value: Any, types: set[str], schema: Mapping[str, Any]) -> bool:
-    if not types:  # an enumeration of values that are no texts
+    if not types:  # an enumeration without strings
         return value in schema.get("enum", [schema.get("const")])
     kinds = {
         bool: {"boolean"},

@@ -1,9 +1,9 @@
-"""Has modules of the standard library run at their first use instead of at their import.
+"""Lazy import of standard library modules: their code runs at first use, not at import.
 
     import ssl --> a module without content --- ssl.SSLContext ---> its code runs, once
 
-Of what others import, asyncio above all, a command that makes one call and ends uses little. The
-import statements stay where they are. `from ssl import SSLContext` is a use.
+A command that makes one call uses few of the modules that asyncio and others import. Import
+statements do not change. `from ssl import SSLContext` counts as a use.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _running = RLock()
 
 @contextmanager
 def deferred_modules() -> Iterator[None]:
-    """Within, they are deferred where nobody has imported them yet."""
+    """Defer these modules inside the `with` block, unless they are already imported."""
     sys.meta_path.insert(0, _Finder)
     try:
         yield
@@ -44,10 +44,10 @@ def deferred_modules() -> Iterator[None]:
 
 
 class _Deferred(ModuleType):
-    """A module whose code has not run, or runs just now in another thread."""
+    """Module whose code has not run yet, or is running in another thread."""
 
     def __getattr__(self, name: str) -> Any:
-        if sys.modules.get(self.__name__) is self:  # else it is only just being imported
+        if sys.modules.get(self.__name__) is self:  # otherwise its import has not finished
             with _running:
                 _run(self)
         return ModuleType.__getattribute__(self, name)
@@ -61,7 +61,7 @@ class _Loader:
         return _Deferred(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """At the first use: see `_run`."""
+        """Do nothing: `_run` executes the module at its first use."""
 
 
 class _Finder:
@@ -79,11 +79,11 @@ def _run(module: ModuleType) -> None:
     spec: Any = module.__spec__
     loader = spec.loader
     if not isinstance(loader, _Loader):
-        return  # it runs just now, and lacks what was looked for
+        return  # its code is running, and has not defined the attribute yet
     spec.loader = module.__loader__ = loader.usual
     try:
         loader.usual.exec_module(module)
     except BaseException:
-        spec.loader = loader  # whoever looks next tries again
+        spec.loader = loader  # the next use tries again
         raise
     module.__class__ = ModuleType

@@ -1,6 +1,6 @@
-"""Runs any command: finds it, reads its options, loads its module, and reports errors.
+"""Running of any command: find it, parse its options, import its module, report its errors.
 
-Nothing is imported here that `callgate --version` would have to wait for.
+Imports here are minimal, so that `callgate --version` starts fast.
 """
 
 from __future__ import annotations
@@ -12,38 +12,43 @@ from collections.abc import Callable
 from typing import Any
 
 from callgate.cli.errors import BROKEN_PIPE, FAILED, INTERRUPTED, OK, CliError
-from callgate.cli.ui.terminal import is_terminal, say
+from callgate.cli.ui.terminal import columns, is_terminal, say
 from callgate.core.errors import ToolErrorClass
 from callgate.core.version import __version__
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from callgate.cli.command import Command
+    from callgate.config.home import Home
+
 _MADE_BEFORE_A_LOOK = 20_000
-"""Imports make many objects and no garbage: with Python's 700, looking for it is a tenth of the
-start of a command."""
+"""Threshold of the garbage collector. Imports create many objects and no garbage: with Python's
+default of 700, collections take a tenth of a command's start."""
 
 
 def run(given: list[str], options: Any = None) -> int:
-    """Run one command line; returns the exit code. `options`: it is a call, and they were read."""
+    """Run one command line; returns the exit code. `options`: the parsed options of a call."""
     gc.set_threshold(_MADE_BEFORE_A_LOOK)
     code = guarded(given, lambda: _run(given) if options is None else _call(options))
-    gc.freeze()  # the end of the process need not look through all of it once more
+    gc.freeze()  # skip the collection at the end of the process
     return code
 
 
 def guarded(given: list[str], work: Callable[[], int]) -> int:
-    """Run `work`; whatever it raises becomes a message and an exit code."""
+    """Run `work`, and turn its exception into a message and an exit code."""
     debug = "--debug" in _options(given)
     try:
         try:
             code = work()
         except BrokenPipeError:
             raise
-        except Exception as error:  # a refusal of ours or the system's, or a defect
+        except Exception as error:  # a refusal of callgate or the system, or a defect
             if debug:
                 _show_traceback()
             problem = error if isinstance(error, CliError) else _unexpected(error)
             code = _report(problem, as_json="--json" in _options(given))
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of stdout closed the pipe
         _discard_stdout()
         return BROKEN_PIPE
     except KeyboardInterrupt:
@@ -67,47 +72,63 @@ def _run(given: list[str]) -> int:
     if not given and is_terminal(sys.stdin) and is_terminal(sys.stdout):
         given = _at_a_terminal()
     from callgate.cli import command_line as commands  # lazy: not for --version  # noqa: PLC0415
-    from callgate.cli.command_modules import command_function  # lazy: the same  # noqa: PLC0415
 
-    if (text := commands.help_text(given)) is not None:
+    room = columns() - 1 if is_terminal(sys.stdout) else None
+    if (text := commands.help_text(given, room)) is not None:
         print(text)
         return OK
     name, words = commands.split(given)
     options = commands.read(name, words)
-    run = commands.beginning(name.split()[0])[name].run
-    if run is not None:
-        return int(run(options))
-    work = command_function(name)
-    if commands.is_local(name):
-        return int(work(options))
+    command = commands.beginning(name.split()[0])[name]
+    assert command.run is not None  # checked for commands of packages
+    if command.is_local:
+        return int(command.run(options))
     from callgate.cli.ui import provenance  # lazy: local commands need none  # noqa: PLC0415
 
     as_json = getattr(options, "json", False) or getattr(options, "output_format", "text") != "text"
     provenance.begin(
-        verbose=name not in commands.VERBOSE_THEMSELVES and options.verbose,
+        verbose=not command.is_verbose_itself and options.verbose,
         json=as_json,
         workspace=getattr(options, "workspace", None),
     )
-    if name == "watch" or getattr(options, "follow", False):  # it has no end of its own
+    workspace = getattr(options, "workspace", None)
+    if name == "watch" or getattr(options, "follow", False):  # it runs until it is stopped
         provenance.from_records()
-        return int(work(options))
+        _warn_of_settings(command, workspace)
+        return int(command.run(options))
     try:
-        return int(work(options))
+        code = int(command.run(options))
+    except CliError as error:
+        if error.reason != "settings_invalid":
+            _warn_of_settings(command, workspace)
+        raise
     finally:
         provenance.from_records()
+    _warn_of_settings(command, workspace)
+    return code
+
+
+def _warn_of_settings(command: Command, workspace: object) -> None:
+    if command.reports_settings:
+        return
+    from callgate.cli.ui import provenance  # lazy: local commands need none  # noqa: PLC0415
+
+    chosen = workspace if isinstance(workspace, str) else "."
+    provenance.warn_of_settings_files(os.path.abspath(os.path.expanduser(chosen)))
 
 
 def _tell_what_is_missing(platform: str) -> None:
-    """Where callgate is not supported: a warning, and on Windows an error."""
+    """Print a warning on an unsupported platform; raise `CliError` on Windows."""
     if platform == "linux":
         return
+
     from callgate.cli.platforms import can_start_on, missing_on  # lazy: not on Linux  # noqa: PLC0415
 
     lacking = missing_on(platform)
     if lacking is None:
         return
     if not can_start_on(platform):
-        raise CliError(lacking, hint="Use Linux, also in a virtual machine.")
+        raise CliError(lacking, hint="Use Linux, for example in a virtual machine.")
     say(f"warning: {lacking}.")
 
 
@@ -118,14 +139,35 @@ def _call(options: Any) -> int:
 
 
 def _at_a_terminal() -> list[str]:
-    """What a person gets who names no command: a chat, a first run, or the help."""
+    """Return the command to run if none is named: `chat`, `init` after a yes, or the help."""
     from callgate.config.home import Home  # lazy: not where a command is named  # noqa: PLC0415
 
-    if not os.path.lexists(Home.from_environment().settings):
-        return ["init"]
-    from callgate.cli.agents import is_configured  # lazy: the same  # noqa: PLC0415
+    home = Home.from_environment()
+    if not os.path.lexists(home.settings):
+        return ["init"] if _agrees_to_set_up(home.settings) else []
+    return ["chat"] if _can_chat(home) else []
 
-    return ["chat"] if is_configured() else []
+
+def _can_chat(home: Home) -> bool:
+    """Whether the settings name a model. `chat` itself reports wrong settings."""
+    from callgate.config.load import SettingsError, load_user  # lazy: the same  # noqa: PLC0415
+    from callgate.feature import load  # lazy: the same  # noqa: PLC0415
+
+    try:
+        return bool(load_user(home)[0].table("model")) and load("chat") is not None
+    except SettingsError:
+        return False
+
+
+def _agrees_to_set_up(settings: str) -> bool:
+    """Ask before the first file is written."""
+    say(f"callgate is not set up yet: {settings} does not exist.")
+    say("Set up now? This writes that file and a sample tool, and offers the models found here.")
+    print("[y]es, or Enter for the help: ", end="", flush=True)
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        print()
+    return answer.strip().lower() in ("y", "yes")
 
 
 def _unexpected(error: Exception) -> CliError:
@@ -139,20 +181,20 @@ def _unexpected(error: Exception) -> CliError:
             reason="home_unsafe",
         )
     if isinstance(error, FileNotFoundError) and error.filename is None:
-        text = "the current directory is gone"
+        text = "the current directory no longer exists"
     else:
         kind = "" if isinstance(error, OSError) else f"internal error: {type(error).__name__}: "
         text = f"{kind}{error}"
     return CliError(
         text,
-        hint="--debug shows where it happened.",
+        hint="--debug shows a traceback.",
         error_class=ToolErrorClass.EXECUTION_ERROR,
         reason="unexpected",
     )
 
 
 def _options(given: list[str]) -> list[str]:
-    """The words before `--`: an error may have to be shown before options are parsed."""
+    """Return the words before `--`, because errors can occur before options are parsed."""
     return given[: given.index("--")] if "--" in given else given
 
 

@@ -1,4 +1,4 @@
-"""Runs a command in a copy of the workspace, to show what it prints and would change."""
+"""Dry run of a command in an overlay of the workspace, to show its output and its changes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from callgate.core.sessions import Session
 from callgate.core.tools import ToolFactory
 from callgate.dispatch.commands.path_search import find
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
-from callgate.policy.decide import Question
-from callgate.policy.path_rules import binding
+from callgate.instance.wiring.runtime import Wired
+from callgate.policy.decide import binding
+from callgate.policy.decisions import Question
 from callgate.policy.rules import Outcome
-from callgate.sandbox import sight, tool_chains
+from callgate.sandbox import sight
 from callgate.sandbox.profiles import SandboxPaths
 from callgate.tools.preview import PreviewCommand
 from callgate.tools.previews import Preview, discard
 from callgate.tools.shell import Shell
-from callgate.wiring.runtime import Wired
 
 _ELSEWHERE = "/var/tmp"  # noqa: S108 for a home that is inside the workspace
 
 
 async def rehearse(wired: Wired, like: Session, command: str) -> str:
-    """For someone who is asked about a command: what it prints and would change.
+    """Return the output and the changes of a command, for a person who must approve it.
 
-    A call of its own, in a session of its own, which the person who wants to see it allows."""
+    The dry run is a separate call in a separate session, approved by the person's request.
+    """
     previews: list[Preview] = []
     session = wired.session(like.workspace, like.mode)
     session.title = "preview"
@@ -39,8 +40,8 @@ async def rehearse(wired: Wired, like: Session, command: str) -> str:
         tool="preview", arguments={"command": command}, session=session, caller=CallerKind.CLI
     )
     try:
-        with wired.runtime.attach(_yes, session.id):
-            return (await wired.runtime.call(call)).text
+        with wired.runtime.permission.attach(_yes, session.id):
+            return (await wired.runtime.calls.run(call)).text
     finally:
         for each in previews:
             discard(each)
@@ -51,7 +52,7 @@ async def _yes(question: Confirmation) -> Answer:
 
 
 def register_preview(wired: Wired, session: Session, keep: Callable[[Preview], None]) -> None:
-    """Register the tool `preview`, which gives what it made to `keep`."""
+    """Register the tool `preview`, which passes its result to `keep`."""
     paths, hidden = _paths(wired, session), partial(_hidden, wired, session)
     parents = os.path.join(wired.home.path, "previews"), _ELSEWHERE
     register(wired, lambda: PreviewCommand(paths, keep, parents=parents, hidden=hidden))
@@ -59,7 +60,7 @@ def register_preview(wired: Wired, session: Session, keep: Callable[[Preview], N
 
 def register(wired: Wired, factory: ToolFactory) -> None:
     try:
-        wired.runtime.register(factory)
+        wired.runtime.tools.register(factory)
     except ToolRegistrationError as error:
         raise CliError(str(error), hint="A loaded tool has this name.") from error
 
@@ -73,15 +74,17 @@ def _paths(wired: Wired, session: Session) -> SandboxPaths:
         callgate_home=wired.home.path,
         read_roots=(*(root.path for root in session.extra_roots), *surroundings.readable),
         hidden=(*surroundings.hidden, *files),
-        tools=tool_chains.shown(surroundings.home, os.environ),
+        tools=sight.shown(surroundings.home, os.environ),
         private=(*sight.DATA, *directories),
         shown=surroundings.readable,
     )
 
 
 def _hidden(wired: Wired, session: Session, command: str) -> tuple[str, ...]:
-    """What path rules keep from a command. What they keep from being written need not be kept
-    from a preview: applying it is a write like any other."""
+    """Return the paths that path rules hide from a command.
+
+    Write rules need no enforcement here, because applying a preview is a separate write call.
+    """
     book = wired.policies(session.workspace)
     question = Question(
         tool="preview",
@@ -91,5 +94,5 @@ def _hidden(wired: Wired, session: Session, command: str) -> tuple[str, ...]:
         workspace=book.directory or session.workspace,
         arguments={"command": command},
     )
-    rules = binding(book, question, wired.dispatcher.registry.file_tools())
+    rules = binding(book, question, wired.registry.file_tools())
     return find(rules, (session.workspace, *(root.path for root in session.extra_roots))).hidden

@@ -1,12 +1,11 @@
-"""The runtime inside this process, as the command line starts it: settings, tools, a session."""
+"""The runtime of a command that uses no instance: settings, tools and a session."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from callgate.cli.errors import CliError
+from callgate.cli.errors import CHECK_SETTINGS, CliError
 from callgate.cli.logs import set_up
 from callgate.cli.ui import provenance
 from callgate.cli.ui.terminal import say
@@ -16,8 +15,13 @@ from callgate.config.load import SettingsError
 from callgate.core.errors import ToolErrorClass
 from callgate.core.sessions import Mode, Session, pool_workspace
 from callgate.dispatch.tools.registry import Registered
-from callgate.wiring.registration import register_configured, register_lazily
-from callgate.wiring.runtime import Wired
+from callgate.instance.wiring.builder import (
+    Register,
+    build,
+    register_configured,
+    register_lazily,
+)
+from callgate.instance.wiring.runtime import Wired
 
 if TYPE_CHECKING:  # a usual call is read without it
     from argparse import Namespace
@@ -27,21 +31,21 @@ def open_runtime(
     options: Namespace,
     *,
     audit: bool = False,
-    register: Callable[[Wired, str], None] = register_configured,
+    register: Register = register_configured,
     meant: str | None = None,
     log: str = "error",
 ) -> tuple[Wired, Session]:
-    """A runtime with every configured tool, and a session in the chosen workspace.
+    """Return a runtime with every configured tool, and a session in the chosen workspace.
 
-    `audit` opens the record: only a command that makes calls needs it. `meant` is the one tool
-    that a command is about: what brings others is not looked at. `log` is the least that is
-    logged.
+    `audit` opens the audit log, which only commands that make calls need. `meant` names the only
+    tool that the command needs, so that sources of other tools are not loaded. `log` is the
+    lowest level that is logged.
     """
     set_up(options.debug, log)
     if pool_workspace(options.workspace) is not None:
         raise CliError(
             f"{options.workspace} is on remote workers, and no callgate server runs here",
-            hint="Start callgate serve, and a worker: see callgate worker --help.",
+            hint="Start callgate serve and a worker; see callgate worker --help.",
             error_class=ToolErrorClass.HOST_UNAVAILABLE,
             reason="no_worker",
         )
@@ -49,17 +53,15 @@ def open_runtime(
     if not os.path.isdir(workspace):
         raise CliError(f"--workspace: {workspace} is not a directory")
     try:
-        wired = Wired(Home.from_environment(), audit=audit)
-        if meant is None:
-            register(wired, workspace)
-        else:
-            register_lazily(wired, workspace)
+        register = register if meant is None else register_lazily
+        wired = build(Home.from_environment(), workspace, register, audit=audit)
+        if meant is not None:
             find_tool(wired, meant)
         session = wired.session(workspace, Mode(options.mode) if options.mode else None)
     except SettingsError as error:
         raise CliError(
             str(error),
-            hint="Nothing runs until that is corrected.",
+            hint=f"Nothing runs until it is corrected. {CHECK_SETTINGS}",
             reason="settings_invalid",
         ) from error
     except OSError as error:
@@ -76,6 +78,6 @@ def open_runtime(
 
 
 def find_tool(wired: Wired, name: str) -> Registered | None:
-    """A tool by its name or alias; `read-file` is `read_file` as a command line spells it."""
-    registry = wired.dispatcher.registry
+    """Return the tool with this name or alias; a command line may write `read-file`."""
+    registry = wired.registry
     return registry.find(name) or registry.find(name.replace("-", "_"))

@@ -1,6 +1,6 @@
-"""How a command ends: the exit codes, and the error of a command that cannot be carried out.
+"""Exit codes of commands, and the error that ends a command.
 
-0 only if a call succeeded, else one code for each class of error.
+The exit code is 0 only on success; each class of error has one code.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from callgate.core.errors import ToolErrorClass
 
 OK = 0
 FAILED = 1
-"""Also: a check of `doctor` or `audit verify` failed."""
+"""Also if a check of `doctor` or `audit verify` failed."""
 USAGE = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+
+CHECK_SETTINGS = "callgate doctor checks the file."
+"""The hint after the report of a mistake in the settings."""
 
 EXIT_CODES: Mapping[ToolErrorClass, int] = {
     ToolErrorClass.NOT_FOUND: 1,
@@ -33,9 +36,9 @@ EXIT_CODES: Mapping[ToolErrorClass, int] = {
 
 
 class CliError(Exception):
-    """Ends the command with one line that says why, and a `hint` that says what helps.
+    """Error that ends the command, with one line of explanation and a `hint` for the user.
 
-    Its class is that of a call's error, so the exit code is the same.
+    Its class is a call's error class, which determines the exit code.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class CliError(Exception):
 
 
 def described_exit_codes() -> str:
-    """The table for `--help`: each code with the errors that end in it."""
+    """Return the table for `--help`: each exit code with its error classes."""
     by_code: dict[int, list[str]] = {}
     for error_class, code in EXIT_CODES.items():
         by_code.setdefault(code, []).append(error_class.value)

@@ -1,8 +1,8 @@
-"""What the runtime logs, for whoever runs the command line: `CALLGATE_LOG`, on stderr.
+"""Output on stderr while a command runs: the log, whose level is `CALLGATE_LOG`, and progress.
 
-Without it a command shows only errors, in one line each. An instance (`serve`, `acp`, `mcp
-serve`) shows warnings too, and whatever is shown has its traceback, without secrets. Nobody can
-fill a log: a line that repeats is counted.
+By default a command shows only errors, in one line each. An instance (`serve`, `acp`, `mcp
+serve`) also shows warnings, and its lines have tracebacks without secrets. Repeated lines are
+counted instead of written, so that they cannot fill a log.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from callgate.cli.errors import CliError
-from callgate.cli.ui.terminal import safe
+from callgate.cli.ui.terminal import is_terminal, safe, say
 from callgate.redaction.frame_log import TRACE
 
 _LEVELS = {
@@ -26,22 +27,22 @@ _LEVELS = {
     "error": logging.ERROR,
 }
 _MOST = 5
-"""Lines alike, of one logger and one message, that are written within a while ..."""
+"""Lines of one logger and one message that are written within `_WHILE_S`."""
 _WHILE_S = 60.0
-"""... after which it is said how many more there were."""
+"""After this time a line has the number of the lines that were not written."""
 _MOST_KINDS = 500
 
 
 class Repeats:
-    """Which lines are written, and how many of each kind are not."""
+    """Counts of repeated log lines, by kind: logger, level and message."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._counts: dict[tuple[str, int, str], tuple[float, int]] = {}
-        """By kind: when the first came, and how many did."""
+        """By kind: the time of the first line, and the number of lines."""
 
     def admits(self, record: logging.LogRecord) -> bool:
-        if record.levelno < logging.INFO:  # somebody looks for a fault, and wants all of it
+        if record.levelno < logging.INFO:  # debugging needs every line
             return True
         kind = record.name, record.levelno, str(record.msg)
         since, count = self._counts.get(kind, (self._now(), 0))
@@ -50,7 +51,7 @@ class Repeats:
         return count < _MOST
 
     def due(self, *, all: bool = False) -> Iterator[logging.LogRecord]:
-        """For each kind whose while is over, how many lines of it were left out, if any."""
+        """Yield a summary for each kind with omitted lines whose period is over."""
         over = self._now() - _WHILE_S
         for kind, (since, count) in list(self._counts.items()):
             if since <= over or all:
@@ -60,7 +61,7 @@ class Repeats:
 
 
 class LimitedLog(logging.StreamHandler[TextIO]):
-    """A log on a stream, within limits."""
+    """Log handler that limits repeated lines."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -86,7 +87,7 @@ def _left_out(kind: tuple[str, int, str], count: int) -> logging.LogRecord:
 
 
 class _Lines(logging.Formatter):
-    """Messages may repeat what a tool or a model wrote, so no character of them may act."""
+    """Formatter that escapes control characters, because messages may contain untrusted text."""
 
     def __init__(self, full: bool) -> None:
         super().__init__("%(levelname)s %(name)s: %(message)s")
@@ -115,4 +116,69 @@ def set_up(debug: bool, least: str = "error") -> None:
     logger.handlers = [output]
     logger.setLevel(level)
     logger.propagate = False
-    logging.getLogger().handlers = [output]  # what libraries have to say, in the same way
+    logging.getLogger().handlers = [output]  # also for libraries
+
+
+_AFTER_S = 1.0
+_DRAW_EVERY_S = 0.25
+_TURNS = "|/-\\"
+_CLEAR = "\r\x1b[K"
+
+
+class ProgressLine:
+    """Progress line on stderr, drawn only on a terminal. Its methods are idempotent."""
+
+    def __init__(self, *, wanted: bool) -> None:
+        self._on = wanted and is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb"
+        self._drawing: tuple[threading.Thread, threading.Event] | None = None
+
+    def start(self, text: str | Callable[[], str]) -> None:
+        """Start drawing. `text` may be a function that returns the present text."""
+        self.stop()
+        if self._on:
+            over = threading.Event()
+            thread = threading.Thread(target=_draw, args=(text, over), daemon=True)
+            self._drawing = thread, over
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop drawing, and return after the line is erased."""
+        if self._drawing is not None:
+            thread, over = self._drawing
+            self._drawing = None
+            over.set()
+            thread.join()
+
+
+def _draw(text: str | Callable[[], str], over: threading.Event) -> None:
+    began = time.monotonic()
+    turn = 0
+    if over.wait(_AFTER_S):
+        return
+    while True:
+        elapsed = time.monotonic() - began
+        mark = _TURNS[turn % len(_TURNS)]
+        sys.stderr.write(
+            f"{_CLEAR}{mark} {safe(text if isinstance(text, str) else text())} {elapsed:.0f} s\r"
+        )
+        sys.stderr.flush()
+        turn += 1
+        if over.wait(_DRAW_EVERY_S):
+            break
+    sys.stderr.write(_CLEAR)
+    sys.stderr.flush()
+
+
+_PROGRESS_EVERY_S = 2.0
+
+
+class Progress:
+    """Progress messages of long work."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + _PROGRESS_EVERY_S
+
+    def __call__(self, count: int) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _PROGRESS_EVERY_S
+            say(f"callgate: {count:,} calls checked ...")

@@ -1,11 +1,11 @@
 """The entry point. `callgate call` takes the fast path if an instance can make the call.
 
     call -> options.read_call -> remote.call (an instance)
-    acp  -> options.read_acp  -> editor.acp     |
+    acp  -> options.read_acp  -> feature editor |
                |                                |
                +-- unusual, wrong --------------+-- none there --> dispatch: every command
 
-Nothing is imported here that a call through an instance, or an editor, would have to wait for.
+Imports here are minimal, so that calls through an instance and editors start fast.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     _open_closed_streams()
     _escape_what_cannot_be_written()
-    if sys.platform != "linux":  # which says what is missing there
+    if sys.platform != "linux":  # `dispatch` prints what the platform lacks
         return _full(given)
     if given[:2] == ["hook", "run"]:
         return _hook(given[2:])
@@ -55,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _call_instance(options: Any) -> int | None:
-    """None where there is no instance."""
-    from callgate.cli.remote.call import call  # lazy: not for other commands  # noqa: PLC0415
+    """Run the call through an instance; return None if there is no instance."""
+    from callgate.cli.remote_call import call  # lazy: not for other commands  # noqa: PLC0415
 
     return call(options)
 
@@ -68,9 +68,10 @@ def _acp(given: list[str]) -> int:
     if options is None:
         return _full(given)
     try:
-        from callgate.cli.editor.acp import acp  # lazy: not for other commands  # noqa: PLC0415
+        from callgate.feature import load  # lazy: not for other commands  # noqa: PLC0415
 
-        code = acp(options)
+        editor = load("editor")
+        code = _full(given) if editor is None else editor.commands()["acp"].run(options)
         sys.stdout.flush()
         return code
     except BaseException as error:
@@ -78,11 +79,11 @@ def _acp(given: list[str]) -> int:
 
 
 def _hook(words: list[str]) -> int:
-    """The hook of an agent, which is in a hurry: its script takes over this process."""
-    from callgate.config.home_check import home_path  # lazy: not for other commands  # noqa: PLC0415
+    """Replace this process by an agent's hook script, which has a short time limit."""
+    from callgate.config.home_check import HOOKS, home_path  # lazy: not for other commands  # noqa: PLC0415
 
     if len(words) in (1, 2) and words[0].isalpha():
-        script = os.path.join(home_path(), "hooks", words[0], "hook")
+        script = os.path.join(home_path(), HOOKS, words[0], "hook")
         if os.access(script, os.X_OK):
             os.execv(script, [script, *words[1:]])  # noqa: S606
     return _full(["hook", "run", *words])
@@ -103,7 +104,7 @@ def _full(given: list[str], options: Any = None) -> int:
 
 
 def _end(code: int) -> int:
-    """End the process without taking all apart that it has loaded, where nothing runs on in it."""
+    """End the process without the interpreter's slow cleanup, unless other threads run."""
     import atexit  # lazy: not with an instance  # noqa: PLC0415
     import threading  # lazy: as above  # noqa: PLC0415
 
@@ -126,7 +127,7 @@ def _report_failure(given: list[str], error: BaseException) -> int:
 
 
 def _escape_what_cannot_be_written() -> None:
-    """No output ends for a character that its encoding does not have."""
+    """Print a `\\u` escape for a character that the encoding of the stream lacks."""
     codecs.register_error("escape", _escape)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -134,7 +135,7 @@ def _escape_what_cannot_be_written() -> None:
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
-    """As JSON spells it, so that what is JSON stays so."""
+    """Return JSON escapes, so that JSON output stays valid."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
@@ -142,7 +143,7 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
 
 
 def _open_closed_streams() -> None:
-    """A stream that was closed before we started must not become the next file we open."""
+    """Open missing standard streams, so that no later file gets their descriptors."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115

@@ -1,9 +1,8 @@
-"""Whether this command was started by a tool: then it must not approve what that tool does.
+"""Refusal of commands that a tool call started, so that an agent cannot approve its own calls.
 
-A command that a runtime runs carries a mark in its environment and in a limit that every
-descendant inherits (`sandbox.processes.command_marks`). Whoever clears both on purpose gets
-through here: this keeps an agent from approving itself by accident, and the sandbox keeps it from
-doing more.
+Each command of a runtime has a mark in its environment and in a limit that every descendant
+inherits (`sandbox.processes.command_marks`). This check prevents accidental self-approval: a
+process can clear both marks on purpose, and then only the sandbox stops it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ def refuse_within_a_call(command: str) -> None:
     """End the command if a running call started it."""
     if is_within_a_call():
         raise CliError(
-            f"{command} is refused inside a running call: a tool cannot approve itself",
+            f"{command} is refused inside a running call: a tool cannot approve its own calls",
             error_class=ToolErrorClass.PERMISSION_DENIED,
             reason="within_a_call",
         )

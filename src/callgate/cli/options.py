@@ -1,8 +1,8 @@
 """The options of `callgate call` and `callgate acp`: tables, and the parser of the fast path.
 
-`command_line` gives the tables to argparse, which takes longer to import than a call through a
-running instance takes. So `read_call` and `read_acp` read a usual command line without it. One
-that is wrong or unusual is left to argparse, so every message comes from one place.
+`command_line` passes the tables to argparse, whose import takes longer than a call through a
+running instance. `read_call` and `read_acp` therefore parse common command lines without it.
+Wrong and uncommon ones are left to argparse, so every error message comes from one place.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Option:
         self.metavar = metavar
         self.choices = choices
         self.read = read
-        """Makes the value of its text; `ValueError` where that is none."""
+        """Converts the text to a value, or raises `ValueError`."""
         self.default = default
 
     @property
@@ -74,15 +74,15 @@ def minutes(text: str) -> float:
 
 
 minutes.__name__ = "number of minutes"
-seconds.__name__ = "number of seconds"  # argparse puts it into words
+seconds.__name__ = "number of seconds"  # argparse shows it in its error message
 
 ARGS = Option("--args", metavar="JSON", help="arguments as JSON; - reads stdin")
 WORKSPACE = Option("--workspace", metavar="DIR", default=".", help="default: here")
-MODE = Option("--mode", choices=MODES, help="ceiling of what may run")
-TIMEOUT = Option("--timeout", metavar="S", read=seconds, help="end it after S seconds")
-NO_INPUT = Option("--no-input", help="ask nothing: refuse instead")
+MODE = Option("--mode", choices=MODES, help="upper limit of the permissions")
+TIMEOUT = Option("--timeout", metavar="S", read=seconds, help="stop the call after S seconds")
+NO_INPUT = Option("--no-input", help="refuse instead of asking")
 JSON = Option("--json", help="print one JSON object on stdout")
-VERBOSE = Option("-v", "--verbose", help="say which instance and policy answered")
+VERBOSE = Option("-v", "--verbose", help="show which instance and policy answered")
 DEBUG = Option("--debug", help="show tracebacks")
 
 CALL = (
@@ -90,33 +90,33 @@ CALL = (
     WORKSPACE,
     MODE,
     TIMEOUT,
-    Option("--yes", help="allow what would be asked, this once"),
+    Option("--yes", help="approve the call if it needs approval"),
     NO_INPUT,
-    Option("--wait", help="ask elsewhere: wait for callgate confirmations"),
+    Option("--wait", help="wait for an answer through callgate confirmations"),
     JSON,
-    Option("-q", "--quiet", help="no `ok` for an empty result"),
-    Option("-v", "--verbose", help="live output on stderr"),
+    Option("-q", "--quiet", help="do not print `ok` for an empty result"),
+    Option("-v", "--verbose", help="show live output on stderr"),
 )
 TARGETS = (
-    Option("--socket", metavar="PATH", help="the instance that listens there, and no other"),
-    Option("--instance", metavar="PID|LABEL", help="this instance, and no other"),
-    Option("--no-instance", help="a runtime of its own, whatever runs"),
+    Option("--socket", metavar="PATH", help="use only the instance on this socket"),
+    Option("--instance", metavar="PID|LABEL", help="use only this instance"),
+    Option("--no-instance", help="use no running instance"),
 )
-"""Of these at most one."""
+"""Mutually exclusive."""
 
 ACP = (
-    Option("--model", metavar="NAME", help="one of the settings, KIND/MODEL, or scripted:FILE"),
-    Option("--mode", choices=MODES, help="in which sessions begin"),
-    Option("-v", help="say on stderr who connects, and what becomes of sessions"),
-    Option("-vv", help="also each request, without what it carries"),
-    Option("--unstable", help="also what is not in the stable protocol"),
-    Option("--print-config", choices=EDITORS, help="print what to paste into an editor's settings"),
-    Option("--setup", help="ask for a model and its key, at a terminal"),
+    Option("--model", metavar="NAME", help="a configured model, KIND/MODEL or scripted:FILE"),
+    Option("--mode", choices=MODES, help="initial mode of sessions"),
+    Option("-v", help="log connections and sessions on stderr"),
+    Option("-vv", help="also log each request, without its content"),
+    Option("--unstable", help="also enable unstable parts of the protocol"),
+    Option("--print-config", choices=EDITORS, help="print the configuration for an editor"),
+    Option("--setup", help="configure a model and its key at a terminal"),
 )
 
 
 def model_of(options: Any) -> str | None:
-    """`scripted:FILE` is `scripted/FILE`, wherever a session or an editor may be."""
+    """Return the `--model` option, with `scripted:FILE` as `scripted/` and an absolute path."""
     name: str | None = options.model
     kind, colon, path = (name or "").partition(":")
     return f"scripted/{os.path.abspath(path)}" if colon and kind == "scripted" else name
@@ -130,7 +130,7 @@ class ParsedOptions:
 
 
 def read_call(given: Sequence[str]) -> Any:
-    """The options of `callgate call` as a `ParsedOptions`; None: leave it to argparse."""
+    """Return the options of `callgate call`; None if argparse must read the command line."""
     values = _values(given, (*CALL, *TARGETS, DEBUG))
     if values is None or sum(bool(values[option.name]) for option in TARGETS) > 1:
         return None
@@ -138,7 +138,7 @@ def read_call(given: Sequence[str]) -> Any:
 
 
 def read_acp(given: Sequence[str]) -> Any:
-    """The same for `callgate acp`."""
+    """Return the options of `callgate acp`; None if argparse must read the command line."""
     values = _values(given, (*ACP, DEBUG))
     return None if values is None or values["words"] else ParsedOptions(values)
 

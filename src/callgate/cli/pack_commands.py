@@ -1,23 +1,27 @@
-"""Commands that an installed package of others brings, by the entry point group
-`callgate.commands`. Looked for only where a word is no command of ours."""
+"""Commands of third-party packages, from the entry point group `callgate.commands`.
+
+They are searched only if a word is not a command of callgate.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from callgate.cli.command import Command
 from callgate.cli.errors import CliError
-from callgate.cli.families.command import Command
 from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user
 from callgate.core.errors import ToolErrorClass
-from callgate.sources.packs.installed import Entry, installed, why
-from callgate.sources.packs.values import load_entry
+from callgate.feature import load_entry
+from callgate.sources.installed_packs import Entry, installed, why
 
 
 def commands_of(first: str) -> Mapping[str, Command]:
-    """Those that begin with a word; none where no package brings them. Raises `CliError` where
-    the package is not enabled, or cannot be used."""
+    """Return the commands of packages that begin with this word.
+
+    Raises `CliError` if the package is not enabled or cannot be used.
+    """
     entry = next((each for each in installed("callgate.commands") if each.name == first), None)
     if entry is None:
         return {}
@@ -26,7 +30,7 @@ def commands_of(first: str) -> Mapping[str, Command]:
     packs = {each.name for each in installed("callgate.tools") if each.package == entry.package}
     if not {first, *packs} & _enabled():
         raise CliError(
-            f"the command {first!r} is of the package {entry.package}, which is not enabled",
+            f"the command {first!r} belongs to the package {entry.package}, which is not enabled",
             hint=f"Add {min(packs, default=first)!r} to [packs] enable in your settings.",
             error_class=ToolErrorClass.PERMISSION_DENIED,
             reason="not_enabled",
@@ -36,7 +40,9 @@ def commands_of(first: str) -> Mapping[str, Command]:
     except (Exception, SystemExit) as error:  # the package's own code
         raise _unusable(entry, why(error)) from error
     if not _are_commands(found, first):
-        raise _unusable(entry, f"{entry.value} is no table of commands that begin with {first!r}")
+        raise _unusable(
+            entry, f"{entry.value} is not a table of commands that begin with {first!r}"
+        )
     return dict(found)
 
 

@@ -1,6 +1,6 @@
-"""Systems that callgate does not support yet, and what it would lack there.
+"""Unsupported operating systems, and the features that callgate lacks there.
 
-Linux alone is tested. Whoever starts callgate elsewhere is told what is missing.
+Only Linux is tested. On other systems callgate lists the missing features.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ if TYPE_CHECKING:  # `typing` would cost every command line more than its own st
 
 _MISSING: Final = {
     "darwin": (
-        "macOS: there are no limits on what commands use, no network by host name, and no sure end "
-        "of processes that leave their group; its sandbox was never tried"
+        "macOS: commands have no resource limits and no network rules by host name, processes that "
+        "leave their group may survive, and the sandbox is untested"
     ),
     "win32": (
-        "Windows: there are no sandbox, no owner-only files and sockets, no questions at the "
-        "terminal, and no end of a command's whole process tree"
+        "Windows: there is no sandbox, no owner-only files and sockets, no approval at the "
+        "terminal, and no termination of a command's process tree"
     ),
 }
 
 
 def missing_on(platform: str) -> str | None:
-    """What callgate lacks on a `sys.platform`; None where it is supported."""
+    """Return a message about the features that a platform lacks; None if it is supported."""
     if platform == "linux":
         return None
-    lacking = _MISSING.get(platform, f"{platform}: nothing was ever tried there")
+    lacking = _MISSING.get(platform, f"{platform}: it is untested there")
     return f"callgate does not support {lacking}"
 
 
 def can_start_on(platform: str) -> bool:
-    """Whether there is any sense in going on: Windows lacks the modules that we import."""
+    """Whether callgate can start: Windows lacks modules that it imports."""
     return platform != "win32"

@@ -1,11 +1,10 @@
-"""A running instance from another Python program: `callgate.connect()`.
+"""Client for a running instance: `callgate.connect()`.
 
-    connecting   finds the instance; `async with` gives a `RemoteGate`, `with` a `BlockingGate`
-    remote       the words of `Gate`, each a request over the socket
-    blocking     the same for programs without an event loop, from any number of threads
-    link         one connection: requests out, each answer to whoever asked, and signs of life
-    reaching     when to try a full socket again, and why one is not reached
+    blocking     `connect`: `async with` gives a `RemoteGate`, `with` a `BlockingGate`
+    remote       the methods of `Gate`, each a request over the socket
+    link         one connection: requests, replies, keep-alive checks, and events for their readers
+    errors       errors of a connection, and retries while a socket is full
 
-Start with `connecting`. A connection that ended is not made again behind anyone's back: only
-the program knows whether a call that may have run should be made once more.
+Start with `blocking`. A connection that ended is not reopened automatically: only the program
+knows whether a call that may have run should be repeated.
 """

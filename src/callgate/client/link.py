@@ -1,11 +1,12 @@
-"""One connection to an instance: requests out, each answer to whoever waits for it.
+"""One connection to an instance: requests out, replies and events in.
 
-    send ---> bytes                      bytes ---> answer, to its request
-                                               ---> what a call says, to whoever made it
-    silence, while something is due ---> check_alive ---> silence ---> the end
+    send ---> bytes                      bytes ---> reply, to its request
+                                               ---> event of a call, to its caller
+                                               ---> event of a subscription, to its readers
+    silence, while a reply is due ---> check_alive ---> silence ---> the end
 
-A line that cannot be read ends the connection: it may have been somebody's answer. At the end
-everyone who waits is told of it, and whether their call may have run.
+An unreadable line ends the connection: it may have been a reply. At the end every waiting request
+gets an error that tells whether its call may have run. Each reader of events has a bounded queue.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from msgspec import UNSET
 
 from callgate.client.errors import InstanceGone
+from callgate.core.events import Event
+from callgate.events.bus import QUEUE_BOUND, Gap
 from callgate.protocol.socket_v1 import frames
-from callgate.protocol.socket_v1.client import ClientWire, Passed
+from callgate.protocol.socket_v1.connection import ClientWire, Passed
 
 Reply = frames.Answer | frames.Error
 Hear = Callable[[frames.Happening], None]
@@ -38,7 +42,7 @@ class Link(asyncio.Protocol):
     def __init__(
         self, patience_s: float, show: Callable[[frames.Event], None], ended: Callable[[], None]
     ) -> None:
-        """`show` gets what was subscribed to. `ended` is called once."""
+        """`show` receives the subscribed events. `ended` is called once."""
         self._patience_s = patience_s
         self._show = show
         self._ended = ended
@@ -49,15 +53,15 @@ class Link(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._closing_reason: str | None = None
-        """Why the instance is about to hang up."""
+        """Why the instance is about to disconnect."""
         self.lost: str | None = None
         """Why the connection has ended."""
         self._heard = False
-        """Since the timer last went off."""
+        """Whether data has arrived since the last timer."""
         self._checked = False
         self._timer: asyncio.TimerHandle | None = None
 
-    # For those who ask.
+    # Interface for requests.
 
     def new_id(self) -> str:
         return f"req_{next(self._ids)}"
@@ -66,11 +70,11 @@ class Link(asyncio.Protocol):
         return InstanceGone(self.lost or "closed", may_have_run=may_have_run)
 
     async def writable(self) -> None:
-        """Wait until what was sent before has left, or the connection has."""
+        """Wait until the earlier data was sent, or the connection has ended."""
         await self._writable.wait()
 
     def send(self, request: frames.Request, hear: Hear | None = None) -> asyncio.Future[Reply]:
-        """Send a request; its one answer, or `InstanceGone`."""
+        """Send a request. The future gets its one reply, or `InstanceGone`."""
         if self._transport is None or self.lost is not None:
             raise self.connection_lost_error()
         assert request.request_id is not UNSET
@@ -84,12 +88,12 @@ class Link(asyncio.Protocol):
         return reply
 
     def cancel(self, request_id: str) -> None:
-        """Tell the instance to stop a call, if it has not been answered."""
+        """Request the cancellation of a call, if it has not been answered."""
         if request_id in self._waiting and self._transport is not None and self.lost is None:
             self._transport.write(self._wire.encode(frames.CancelToolCall(request_id=request_id)))
 
     async def ask(self, request: frames.Request) -> Reply:
-        """Send what needs no work, so that the answer is due at once."""
+        """Send a request that needs no work, and wait for its reply with a time limit."""
         reply = self.send(request)
         await asyncio.wait({reply}, timeout=self._patience_s)
         if not reply.done():
@@ -97,11 +101,11 @@ class Link(asyncio.Protocol):
         return await reply
 
     def calls(self) -> dict[str, asyncio.Future[Reply]]:
-        """Those that have not been answered, by request id."""
+        """Return the unanswered calls by request id."""
         return {id: each.reply for id, each in self._waiting.items() if each.is_call}
 
     def end(self, reason: str) -> None:
-        """Hang up, and tell everyone who waits. Idempotent."""
+        """Disconnect, and fail all waiting requests. Idempotent."""
         if self.lost is not None:
             return
         self.lost = reason
@@ -113,7 +117,7 @@ class Link(asyncio.Protocol):
         for each in waiting.values():
             if not each.reply.done():
                 each.reply.set_exception(self.connection_lost_error(may_have_run=each.is_call))
-                each.reply.exception()  # whoever waits still gets it; nobody may
+                each.reply.exception()  # marks it as retrieved, in case no task awaits it
         self._writable.set()
         self._ended()
 
@@ -157,7 +161,7 @@ class Link(asyncio.Protocol):
             if waiting is not None and not waiting.reply.done():
                 waiting.reply.set_result(reply)
 
-    # Signs of life.
+    # Keep-alive checks.
 
     def _watch(self) -> None:
         self._heard = False
@@ -175,3 +179,115 @@ class Link(asyncio.Protocol):
             self.send(frames.CheckAlive(request_id=self.new_id()))
         if self._waiting and self._timer is None:
             self._watch()
+
+
+class Events:
+    """One reader: iterate it with `async for`; leave its `with` to stop.
+
+    A slow reader loses the newest events; a `Gap` replaces them.
+    The iteration ends with the connection, and raises if that was lost.
+    """
+
+    def __init__(
+        self, types: Collection[str] | None, forget: Callable[[Events], None], bound: int
+    ) -> None:
+        self._types = None if types is None else frozenset(types)
+        self._forget = forget
+        self._bound = bound
+        self._queue: deque[Event | Gap] = deque()
+        self._missed = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._ended = False
+        self._error: InstanceGone | None = None
+
+    def offer(self, event: Event) -> None:
+        if self._types is not None and event.type not in self._types:
+            return
+        if len(self._queue) >= self._bound:
+            self._missed += 1
+            return
+        self._mark_gap()
+        self._queue.append(event)
+        self._wake()
+
+    def miss(self, count: int) -> None:
+        """Count events that the instance did not send."""
+        self._missed += count
+        self._wake()
+
+    def end(self, error: InstanceGone | None) -> None:
+        """Add no more events. The present ones can still be read."""
+        self._ended, self._error = True, self._error or error
+        self._wake()
+
+    def close(self) -> None:
+        self._forget(self)
+        self.end(None)
+
+    def __enter__(self) -> Events:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __aiter__(self) -> Events:
+        return self
+
+    async def __anext__(self) -> Event | Gap:
+        got = await self.read()
+        if got is None:
+            raise StopAsyncIteration
+        return got
+
+    async def read(self) -> Event | Gap | None:
+        """Return the next event, or None after the last one."""
+        while True:
+            if not self._queue:
+                self._mark_gap()
+            if self._queue:
+                return self._queue.popleft()
+            if self._error is not None:
+                raise self._error
+            if self._ended:
+                return None
+            if self._waiter is None or self._waiter.done():
+                self._waiter = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._waiter)
+
+    def _mark_gap(self) -> None:
+        if self._missed:
+            self._queue.append(Gap(self._missed))
+            self._missed = 0
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Readers:
+    """All readers of one connection."""
+
+    def __init__(self) -> None:
+        self._readers: list[Events] = []
+
+    def add(self, types: Collection[str] | None, bound: int = QUEUE_BOUND) -> Events:
+        reader = Events(types, self._remove, bound)
+        self._readers.append(reader)
+        return reader
+
+    def offer(self, event: Event) -> None:
+        for reader in self._readers:
+            reader.offer(event)
+
+    def miss(self, count: int) -> None:
+        for reader in self._readers:
+            reader.miss(count)
+
+    def end(self, error: Callable[[], InstanceGone] | None) -> None:
+        for reader in self._readers:
+            reader.end(None if error is None else error())
+        self._readers = []
+
+    def _remove(self, reader: Events) -> None:
+        if reader in self._readers:
+            self._readers.remove(reader)

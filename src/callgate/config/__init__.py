@@ -1,5 +1,5 @@
-"""Settings: where they lie (`home`), what they may say (`schema`), how they are read (`load`).
+"""Settings: their files (`home`), their keys (`schema`), and how they are read (`load`).
 
-A file that cannot be read or understood is never half used: `SettingsError` names the file,
-the line and what is wrong, and nothing starts.
+A file that cannot be read or understood is never used in part: `SettingsError` has the file,
+the line and the problem, and nothing starts.
 """

@@ -1,7 +1,7 @@
-"""Whether a home is the user's alone: nobody else owns it, writes to it, or can replace it.
+"""Whether only the user controls a home: no other user owns it, writes to it, or can replace it.
 
-Whoever can put files there writes the settings, the rules and the trust under which calls are
-made. Light to import: every `callgate call` begins with it.
+A user who can put files there controls settings, rules and trust. Light to import: every
+`callgate call` starts with it.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import stat
 
+HOOKS = "hooks"
+"""Directory in the home with the scripts that agents run as hooks."""
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _UNMAPPED = 65_534
-"""Whose files belong to nobody that this process knows, as in a container."""
+"""Owner id of files whose owner this process does not know, as in a container."""
 
 
 class UnsafeHome(Exception):
-    """Why a home is not used; safe to show. `hint` says what to do."""
+    """The home is not used; the message is safe to show. `hint` has the solution."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -23,7 +25,7 @@ class UnsafeHome(Exception):
 
 
 def home_path() -> str:
-    """The home that the environment names. `UnsafeHome` if others control it."""
+    """Return the home that the environment names. Raises `UnsafeHome` if others control it."""
     chosen = os.environ.get("CALLGATE_HOME") or "~/.callgate"
     path = os.path.abspath(os.path.expanduser(chosen))
     ensure_safe(path)
@@ -35,7 +37,7 @@ def ensure_safe(path: str) -> None:
     real = os.path.realpath(path)
     try:
         status = os.stat(real)
-    except OSError:  # it is not there yet, or whoever uses it says what is wrong with it
+    except OSError:  # it does not exist yet, or the code that uses it reports the error
         status = None
     if status is not None and stat.S_ISDIR(status.st_mode):
         _check_home(real, status)
@@ -56,19 +58,19 @@ def _check_home(real: str, status: os.stat_result) -> None:
     if status.st_mode & _OTHERS_WRITE:
         raise UnsafeHome(
             f"others can write to the home {real}",
-            f"See that everything in it is yours, then chmod 700 {real}",
+            f"Check that you own everything in it, then chmod 700 {real}",
         )
     if status.st_mode & 0o077:
         try:
             os.chmod(real, 0o700)
-        except OSError:  # a disk that cannot be written; nobody can write there
+        except OSError:  # a read-only file system
             pass
 
 
 def _check_parent(real: str, parent: str) -> None:
     try:
         status = os.stat(parent)
-    except OSError:  # not there yet either
+    except OSError:  # does not exist yet
         return
     if status.st_uid not in (0, os.geteuid(), _UNMAPPED):
         raise UnsafeHome(
@@ -77,7 +79,7 @@ def _check_parent(real: str, parent: str) -> None:
         )
     if status.st_mode & stat.S_ISVTX or not status.st_mode & _OTHERS_WRITE:
         return
-    own_group = status.st_gid == os.getegid() == os.geteuid()  # nobody else is in it
+    own_group = status.st_gid == os.getegid() == os.geteuid()  # has no other members
     if status.st_mode & stat.S_IWOTH or not own_group:
         raise UnsafeHome(
             f"others can write to {parent}, and so replace the home {real}",

@@ -1,16 +1,16 @@
-"""Which instances run, where each listens, and whether it is one of this user.
+"""Records of running instances: their sockets, and whether they belong to this user.
 
-    config.json              the last one that was started
-    instances/<pid>.json     each one, for as long as it runs
+    config.json              the last started instance
+    instances/<pid>.json     one record for each running instance
 
-Files in the home; `surfaces.socket.instances` writes them. A record is a claim, not a proof: a
-process that died leaves its own behind, so whoever uses one connects, and checks who listens.
-Light to import, because every `callgate call` begins here.
+`instance.instances` writes these files of the home. A record is a claim, not a proof: a dead
+process leaves its record behind, so a client connects and checks the peer.
+Light to import, because every `callgate call` starts here.
 """
 
 from __future__ import annotations
 
-import _socket  # `socket` itself takes longer than finding an instance
+import _socket  # importing `socket` takes longer than finding an instance
 import os
 import sys
 
@@ -24,19 +24,19 @@ _END_OF_TIME = 253_000_000_000_000
 """Milliseconds: in the year 9987."""
 _LARGEST = 65_536
 _MOST = 8
-"""Sockets that are tried."""
+"""Maximum number of sockets to try."""
 _SOL_LOCAL, _LOCAL_PEERCRED = 0, 1  # macOS: version, uid, ...
 
 
 class NoInstance(Exception):
-    """The instance that was asked for does not run."""
+    """The requested instance does not run."""
 
 
 def find(home: str, *, socket: str | None = None, instance: str | None = None) -> str | None:
-    """The socket to connect to; None where nobody is known to listen.
+    """Return the socket to connect to, or None if no instance is known.
 
-    An explicit socket, an explicit instance (its pid or label; `NoInstance` if it does not
-    run), or the first of the `candidates`.
+    Uses an explicit socket, else an explicit instance (its pid or label; raises `NoInstance` if it
+    does not run), else the first of the `candidates`.
     """
     if socket is not None:
         return socket
@@ -46,7 +46,7 @@ def find(home: str, *, socket: str | None = None, instance: str | None = None) -
 
 
 def named_socket(home: str, instance: str) -> str:
-    """The socket of an instance, by its pid or label; `NoInstance` if it does not run."""
+    """Return the socket of an instance by pid or label. Raises `NoInstance` if it does not run."""
     for record in live(home):
         if instance in (str(record["pid"]), str(record.get("label", ""))):
             return str(record["socketPath"])
@@ -54,7 +54,7 @@ def named_socket(home: str, instance: str) -> str:
 
 
 def candidates(home: str) -> list[str]:
-    """The newest instance and those before it, the one in the config file, the usual place."""
+    """Return the sockets of running instances, newest first, then the configured and usual ones."""
     configured = (read(config_path(home)) or {}).get("socketPath")
     others = [configured, usual_socket(home)]
     paths = [record["socketPath"] for record in live(home)]
@@ -63,23 +63,23 @@ def candidates(home: str) -> list[str]:
 
 
 def is_live_socket(home: str, path: str) -> bool:
-    """Whether a living process has recorded this socket as its own, so that it is not stale."""
+    """Whether a living process has recorded this socket, so that it is not stale."""
     return any(path == record["socketPath"] for record in live(home))
 
 
 def live(home: str) -> list[dict[str, Any]]:
-    """The records of instances that run and whose socket is there, newest first."""
+    """Return the records of running instances whose socket exists, newest first."""
     return [record for record in running(home) if os.path.exists(record["socketPath"])]
 
 
 def running(home: str) -> list[dict[str, Any]]:
-    """The records of instances whose process lives, newest first."""
+    """Return the records of instances whose process lives, newest first."""
     found = [record for pid, record in read_all(home) if is_current(pid, record)]
     return sorted(found, key=lambda record: record["startedAt"], reverse=True)
 
 
 def read_all(home: str) -> list[tuple[int, dict[str, Any]]]:
-    """Every record by the pid that its file is named after; an empty one if it is unreadable."""
+    """Return every record with the pid from its file name; an unreadable record is empty."""
     try:
         names = os.listdir(os.path.dirname(record_path(home, 0)))
     except OSError:
@@ -89,12 +89,12 @@ def read_all(home: str) -> list[tuple[int, dict[str, Any]]]:
 
 
 def is_current(pid: int, record: dict[str, Any]) -> bool:
-    """Whether a record is complete, and the process that wrote it lives."""
+    """Whether a record is complete, and its process lives."""
     started = record.get("processStart")
     return (
         _is_complete(pid, record)
         and is_alive(pid)
-        and (started is None or started == process_start(pid))  # the pid may be another's by now
+        and (started is None or started == process_start(pid))  # the pid may have been reused
     )
 
 
@@ -102,19 +102,19 @@ def is_alive(pid: int) -> bool:
     """Whether a process of this user lives. A zombie does not."""
     try:
         os.kill(pid, 0)
-    except (OSError, OverflowError):  # none, or another user's, who cannot write here
+    except (OSError, OverflowError):  # no process, or another user's, who cannot write here
         return False
     return _process(pid)[:1] not in (["Z"], ["X"])
 
 
 def process_start(pid: int) -> str | None:
-    """When a process began, in the system's own count; None where the system does not say."""
+    """Return the start time of a process in units of the system, or None if it is unknown."""
     fields = _process(pid)
     return fields[19] if len(fields) > 19 else None
 
 
 def peer(connection: _socket.socket) -> tuple[int, int]:
-    """User and process at the other end, as the system knows them; process 0 if it does not."""
+    """Return user and process of the peer from the operating system; process 0 if unknown."""
     if hasattr(_socket, "SO_PEERCRED"):  # Linux: pid, uid, gid
         credentials = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
         return _integer(credentials[4:8]), _integer(credentials[:4])
@@ -122,9 +122,9 @@ def peer(connection: _socket.socket) -> tuple[int, int]:
 
 
 def is_own_peer(connection: _socket.socket) -> bool:
-    """Whether this user is at the other end, or root, who can do all that this user can.
+    """Whether the peer is this user, or root, who can do all that this user can.
 
-    The other end of a client's connection reads its arguments.
+    The peer of a client's connection reads its arguments.
     """
     return peer(connection)[0] in (os.getuid(), 0)
 
@@ -142,7 +142,7 @@ def record_path(home: str, pid: int) -> str:
 
 
 def read(path: str) -> dict[str, Any] | None:
-    """An object that a file holds; None where there is none."""
+    """Return the JSON object in a file, or None."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -155,11 +155,11 @@ def read(path: str) -> dict[str, Any] | None:
 
 
 def _is_complete(pid: int, record: dict[str, Any]) -> bool:
-    """Whether it says what it must, of the process that it is named after."""
+    """Whether the record has all fields, and belongs to the process in its file name."""
     started = record.get("startedAt")
     return (
         record.get("pid") == pid
-        and pid > 1  # a signal to 0, to 1 or to less means others than one process of ours
+        and pid > 1  # a signal to 0, 1 or less reaches other processes
         and type(started) is int
         and 0 <= started < _END_OF_TIME
         and isinstance(record.get("socketPath"), str)
@@ -168,7 +168,7 @@ def _is_complete(pid: int, record: dict[str, Any]) -> bool:
 
 
 def _process(pid: int) -> list[str]:
-    """What the system says of a process, from its state on; nothing where it says nothing."""
+    """Return the status fields of a process, from its state on; empty if unavailable."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].decode().split()

@@ -1,8 +1,7 @@
-"""From files to settings and a policy, each part of which knows where it was written."""
+"""Reading of settings files: parsed settings and a policy, with the location of each part."""
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import tomllib
@@ -13,25 +12,28 @@ from typing import Any, TypeVar
 import msgspec
 
 from callgate.config.home import Home, workspace_settings
-from callgate.config.lines import Path, key_lines, line_of, read_path
+from callgate.config.problems import Path, explain, key_lines, line_of
 from callgate.config.schema import (
+    TABLES,
     AmountsTable,
     BudgetsTable,
     GuardTable,
     PolicyTable,
     RuleTable,
-    SandboxLimitsTable,
     SandboxTable,
     SavedRules,
     Settings,
+    SettingsPart,
     StoreTable,
+    ToolsTable,
     WorkspaceSettings,
+    part_type,
+    table_owner,
 )
 from callgate.core.content import Label
 from callgate.core.effects import SideEffects
-from callgate.core.mcp_servers import NOT_FOR_A_WORKSPACE, McpTable
 from callgate.core.sessions import pool_workspace
-from callgate.core.text.spelling import nearest
+from callgate.core.texts import nearest
 from callgate.policy.rules import (
     BUILT_IN,
     Budget,
@@ -46,24 +48,22 @@ from callgate.policy.rules import (
 )
 from callgate.policy.shell_patterns import parse_pattern
 from callgate.sandbox import allowed_hosts
-from callgate.sandbox.launch import SECRETS_PREFIX
-from callgate.tools.tables import WebTable
+from callgate.sandbox.plans import SECRETS_PREFIX
 
 T = TypeVar("T", Settings, WorkspaceSettings, SavedRules)
 
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
-_UNKNOWN = re.compile(r"unknown field `([^`]+)`")
 
 
 class SettingsError(ValueError):
-    """A settings file that is not used, and why: `file:line: what is wrong`."""
+    """An unusable settings file, with the reason: `file:line: problem`."""
 
     def __init__(self, file: str, line: int | None, problem: str) -> None:
         super().__init__(f"{Origin(file, line)}: {problem}")
         self.file, self.line, self.problem = file, line, problem
 
 
-class _File(msgspec.Struct, frozen=True):
+class File(msgspec.Struct, frozen=True):
     path: str
     lines: dict[Path, int]
 
@@ -75,26 +75,28 @@ class _File(msgspec.Struct, frozen=True):
 
 
 def load_user(home: Home) -> tuple[Settings, Policy]:
-    """The user's settings and policy, saved answers included. Missing files say nothing."""
+    """Return the user's settings and policy, including saved answers. Missing files count as
+    empty.
+    """
     return _user(home, *_read(home.settings, Settings))
 
 
 def load_changed(home: Home, data: bytes, name: str) -> tuple[Settings, Policy]:
-    """The same with other settings in place of the user's: a text, and what it is called."""
+    """Like `load_user`, with other settings: `data` is their text, `name` names them in errors."""
     return _user(home, *_parse(data, name, Settings))
 
 
 def check_rule(rule: Mapping[str, Any]) -> None:
-    """Raise `SettingsError` for a rule that could not be read again once it is saved."""
+    """Raise `SettingsError` for a rule that could not be loaded after saving."""
     try:
         table = msgspec.convert(rule, RuleTable)
     except msgspec.ValidationError as error:
         raise SettingsError("the rule", None, str(error)) from None
-    _rule(table, _File("the rule", {}), ("rules", 0))
+    _rule(table, File("the rule", {}), ("rules", 0))
 
 
 def read_saved_rules(path: str) -> list[dict[str, Any]]:
-    """The rules of a file such as `rules.toml`, as they are written. `SettingsError`."""
+    """Return the rules of a file such as `rules.toml`, as written. Raises `SettingsError`."""
     saved, _ = _read(path, SavedRules)
     return [_given(rule) for rule in saved.rules]
 
@@ -107,27 +109,12 @@ def _given(rule: RuleTable) -> dict[str, Any]:
     }
 
 
-def _user(home: Home, settings: Settings, file: _File) -> tuple[Settings, Policy]:
+def _user(home: Home, settings: Settings, file: File) -> tuple[Settings, Policy]:
     if isinstance(settings.sandbox, SandboxTable):
         _check_sandbox(settings.sandbox, file)
     _check_store(settings.store, file)
-    _check_mcp(settings.mcp, file)
-    if isinstance(settings.acp.mcp.network, list):
-        _hosts(settings.acp.mcp.network, file, ("acp", "mcp", "network"))
-    if isinstance(settings.acp.proxy.network, list):
-        _hosts(settings.acp.proxy.network, file, ("acp", "proxy", "network"))
-    _check_web(settings.web, file)
-    for name, target in settings.notify.targets.items():
-        if (problem := target.problem()) is not None:
-            where = ("notify", "targets", name, problem[0])
-            raise file.error(where, f"{'.'.join(where)}: {problem[1]}")
-    if settings.notify.link is not None:
-        _check_address(settings.notify.link, file, ("notify", "link"))
+    _check_parts(settings, file)
     _check_secrets(settings, file)
-    if settings.documents.embeddings is not None:
-        _check_address(
-            settings.documents.embeddings.endpoint, file, ("documents", "embeddings", "endpoint")
-        )
     policy = _policy(settings.policy, file, ("policy",))
     saved, saved_file = _read(home.saved_rules, SavedRules)
     rules = tuple(
@@ -144,7 +131,7 @@ def _is_directory(url: str) -> bool:
     return url.startswith("sqlite:///") and len(url) > len("sqlite:///")
 
 
-def _check_store(table: StoreTable, file: _File) -> None:
+def _check_store(table: StoreTable, file: File) -> None:
     if table.url is not None and table.url_env is not None:
         raise file.error(("store", "url_env"), "one of url and url_env is enough")
     if table.url is not None and not is_database(table.url) and not _is_directory(table.url):
@@ -155,19 +142,24 @@ def _check_store(table: StoreTable, file: _File) -> None:
 
 
 def load_workspace(workspace: str) -> Policy | None:
-    """A workspace's own narrowing, if it has any. Ask only for a workspace the user trusts."""
+    """Return the narrowing by a workspace, if it has one. Only for trusted workspaces."""
     path = workspace_settings(workspace)
     if not os.path.lexists(path):
         return None
     settings, file = _read(path, WorkspaceSettings)
+    _check_parts(settings, file)
     if settings.tools.load:
         raise file.error(("tools", "load"), "a workspace may not load tools")
+    if settings.tools.search_above != ToolsTable().search_above:
+        raise file.error(("tools", "search_above"), "a workspace may not set search_above")
     if settings.policy.guard != GuardTable():
         raise file.error(("policy", "guard"), "a workspace may not set guard")
     for key in ("trusted_workspaces", "trusted_workspace_overrides"):
         if getattr(settings.policy, key):
             raise file.error(("policy", key), f"a workspace may not set {key}")
-    _check_mcp(settings.mcp, file)
+    if settings.policy.read_commands == "allow":
+        problem = 'a workspace can set "ask", not "allow"'
+        raise file.error(("policy", "read_commands"), problem)
     policy = _policy(settings.policy, file, ("policy",))
     named = settings.sandbox.network
     hosts = None if named is None else _hosts(named, file, ("sandbox", "network"))
@@ -176,51 +168,26 @@ def load_workspace(workspace: str) -> Policy | None:
     return msgspec.structs.replace(policy, per_tool=per_tool, hosts=hosts)
 
 
-def load_workspace_mcp(workspace: str) -> Mapping[str, McpTable]:
-    """The MCP servers that a workspace brings. Ask only for a workspace the user trusts."""
-    settings, file = _read(workspace_settings(workspace), WorkspaceSettings)
-    _check_mcp(settings.mcp, file)
-    plain = McpTable()
-    for name, table in settings.mcp.items():
-        for key in NOT_FOR_A_WORKSPACE:
-            if getattr(table, key) != getattr(plain, key):
-                raise file.error(("mcp", name, key), f"a workspace may not set {key} of a server")
-        if any("${" in text for text in (*table.set_env.values(), *table.headers.values())):
-            raise file.error(("mcp", name), "a workspace may not use variables of the user")
-    return settings.mcp
+def read_workspace(workspace: str) -> tuple[WorkspaceSettings, File]:
+    """Return the settings of a trusted workspace, for features whose tables it may have."""
+    return _read(workspace_settings(workspace), WorkspaceSettings)
 
 
-def _check_mcp(tables: Mapping[str, McpTable], file: _File) -> None:
-    for name, table in tables.items():
-        problem = table.problem()
-        if problem is not None:
-            raise file.error(("mcp", name, problem[0]), f"mcp.{name}.{problem[0]}: {problem[1]}")
-        if isinstance(table.network, list):
-            _hosts(table.network, file, ("mcp", name, "network"))
+def _check_parts(settings: Settings | WorkspaceSettings, file: File) -> None:
+    for part in settings.parts.values():
+        for path, problem in part.problems():
+            raise file.error(path, f"{'.'.join(map(str, path))}: {problem}")
 
 
-def _check_web(table: WebTable, file: _File) -> None:
-    for key, entries in (("allow", table.allow), ("only", table.only or [])):
-        for text in entries:
-            try:
-                if key == "allow" and "/" in text:
-                    ipaddress.ip_network(text)
-                else:
-                    allowed_hosts.parse(text)
-            except ValueError as error:
-                raise file.error(("web", key), f"web.{key}: {error}") from None
-    if table.search_url:
-        _check_address(table.search_url, file, ("web", "search_url"))
-
-
-def _check_secrets(settings: Settings, file: _File) -> None:
-    """The key of `[secrets]` is sent to nobody, and no process is given it."""
-    for name in ("hosts", "mcp", "models", "packs", "google", "web", "documents", "notify"):
-        tables = msgspec.to_builtins(getattr(settings, name), enc_hook=repr)
+def _check_secrets(settings: Settings, file: File) -> None:
+    """Check that no request and no process receives the key of `[secrets]`."""
+    named = {"hosts": settings.hosts, "packs": settings.packs}
+    for part in settings.parts.values():
+        named |= {key: getattr(part, key) for key in part.__struct_fields__}
+    for name, value in named.items():
+        tables = msgspec.to_builtins(value, enc_hook=repr)
         if any(SECRETS_PREFIX in text for text in _texts(tables)):
-            raise file.error(
-                (name,), f"{name}: variables {SECRETS_PREFIX}* are for [secrets] and nobody else"
-            )
+            raise file.error((name,), f"{name}: variables {SECRETS_PREFIX}* are only for [secrets]")
     if settings.secrets.key_command is not None:
         import shlex  # lazy: few settings name a command  # noqa: PLC0415
 
@@ -244,28 +211,38 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(each)
 
 
-def _check_address(text: str, file: _File, at: Path) -> None:
+def address_problem(text: str) -> str | None:
+    """Return why a text is not the address of a server."""
     try:
         url = urllib.parse.urlsplit(text)
         is_one = url.scheme in ("http", "https") and url.hostname and "@" not in url.netloc
     except ValueError:
         is_one = False
-    if not is_one:
-        raise file.error(at, f"{'.'.join(map(str, at))}: must be http://HOST or https://HOST")
+    return None if is_one else "must be http://HOST or https://HOST"
 
 
-def _read(path: str, kind: type[T]) -> tuple[T, _File]:
+def hosts_problem(texts: list[str]) -> str | None:
+    """Return why a list does not name hosts."""
+    try:
+        for text in texts:
+            allowed_hosts.parse(text)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _read(path: str, kind: type[T]) -> tuple[T, File]:
     try:
         with open(path, "rb") as opened:
             data = opened.read()
     except FileNotFoundError:
-        return kind(), _File(path, {})
+        return kind(), File(path, {})
     except OSError as error:
         raise SettingsError(path, None, f"cannot be read: {error.strerror}") from None
     return _parse(data, path, kind)
 
 
-def _parse(data: bytes, path: str, kind: type[T]) -> tuple[T, _File]:
+def _parse(data: bytes, path: str, kind: type[T]) -> tuple[T, File]:
     try:
         text = data.decode("utf-8")
         tree = tomllib.loads(text)
@@ -276,51 +253,61 @@ def _parse(data: bytes, path: str, kind: type[T]) -> tuple[T, _File]:
         raise SettingsError(path, None, "is nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"line (\d+)", str(error))
-        raise SettingsError(path, int(found[1]) if found else None, str(error)) from None
-    except ValueError:  # the interpreter does not read such an integer
+        line = int(found[1]) if found else text.rstrip().count("\n") + 1
+        raise SettingsError(path, line, f"not valid TOML: {error}") from None
+    except ValueError:  # the interpreter does not parse such an integer
         raise SettingsError(path, None, "has an integer with too many digits") from None
-    file = _File(path, key_lines(text))
+    file = File(path, key_lines(text))
+    by_owner = {} if kind is SavedRules else _feature_tables(tree, kind, file)
+    kernel_tables = {key: value for key, value in tree.items() if table_owner(key) not in by_owner}
+    if "parts" in kernel_tables:
+        raise file.error(("parts",), "unknown key 'parts'")
     try:
-        return msgspec.convert(tree, kind, strict=True), file
+        settings = msgspec.convert(kernel_tables, kind, strict=True)
     except msgspec.ValidationError as error:
-        raise _explain(error, file) from None
+        raise _explain(error, kernel_tables, kind, file) from None
+    return (msgspec.structs.replace(settings, parts=by_owner) if by_owner else settings), file
 
 
-def _explain(error: msgspec.ValidationError, file: _File) -> SettingsError:
-    message, _, location = str(error).partition(" - at `")
-    path = read_path(location.rstrip("`"))
-    unknown = _UNKNOWN.search(message)
-    if unknown is None:
-        where = ".".join(map(str, path))
-        return file.error(path, f"{where}: {message}" if where else message)
-    key = unknown[1]
-    if key == "tool_confirmation":
-        return file.error((key,), "unknown key 'tool_confirmation': the key is [policy]")
-    near = nearest(key, _known_keys(path))
-    hint = f"; did you mean {near!r}?" if near else ""
-    if near == key:  # it is one, but not here
-        hint = "; only your own settings may have it"
-    where = ".".join(map(str, path))
-    return file.error((*path, key), f"unknown key {key!r}{f' in {where}' if where else ''}{hint}")
+_FOR_WORKSPACES = frozenset({"mcp"})
+"""Features whose tables a workspace may have, too."""
 
 
-def _known_keys(path: Path) -> list[str]:
-    kinds = {
-        (): Settings,
-        ("policy",): PolicyTable,
-        ("policy", "guard"): GuardTable,
-        ("policy", "rules"): RuleTable,
-        ("rules",): RuleTable,
-        ("sandbox", "limits"): SandboxLimitsTable,
-    }
-    names = tuple(step for step in path if isinstance(step, str))
-    if names in kinds:
-        return list(kinds[names].__struct_fields__)
-    table = getattr(Settings(), names[0], None) if names else None
-    return list(getattr(table, "__struct_fields__", ()))
+def _feature_tables(tree: Mapping[str, Any], kind: type[T], file: File) -> dict[str, SettingsPart]:
+    """Return the tables of features and packages, each parsed by its owner."""
+    by_owner: dict[str, SettingsPart] = {}
+    owned: dict[str, dict[str, Any]] = {}
+    for key, value in tree.items():
+        owner = table_owner(key)
+        if owner is not None and (kind is Settings or owner in _FOR_WORKSPACES):
+            owned.setdefault(owner, {})[key] = value
+    for owner, tables in owned.items():
+        part = part_type(owner)
+        if part is None:
+            key = next(iter(tables))
+            raise file.error((key,), f"unknown key {key!r}: {owner!r} is not installed")
+        try:
+            by_owner[owner] = msgspec.convert(tables, part, strict=True)
+        except msgspec.ValidationError as error:
+            raise _explain(error, tables, part, file) from None
+    return by_owner
 
 
-def _check_sandbox(table: SandboxTable, file: _File) -> None:
+def _explain(
+    error: msgspec.ValidationError,
+    tree: Mapping[str, Any],
+    kind: type[msgspec.Struct],
+    file: File,
+) -> SettingsError:
+    path, problem = explain(error, tree, kind, TABLES if kind is Settings else ())
+    key = path[-1] if path else ""
+    is_known = key in Settings.__struct_fields__ or key in TABLES
+    if kind in (WorkspaceSettings, SavedRules) and is_known and "unknown key" in problem:
+        problem = f"unknown key {key!r}; it is allowed only in your own settings"
+    return file.error(path, problem)
+
+
+def _check_sandbox(table: SandboxTable, file: File) -> None:
     if isinstance(table.network, list):
         _hosts(table.network, file, ("sandbox", "network"))
     for key in ("readable", "writable", "hidden"):
@@ -334,7 +321,7 @@ def _check_sandbox(table: SandboxTable, file: _File) -> None:
             )
 
 
-def _policy(table: PolicyTable, file: _File, at: Path) -> Policy:
+def _policy(table: PolicyTable, file: File, at: Path) -> Policy:
     return Policy(
         default=_classes(table.default, file, (*at, "default")),
         per_tool={
@@ -354,9 +341,17 @@ def _policy(table: PolicyTable, file: _File, at: Path) -> Policy:
             _rule(rule, file, (*at, "rules", index)) for index, rule in enumerate(table.rules)
         ),
         confirm_destructive=table.confirm_destructive,
+        read_commands=_read_commands(table, file, at),
         budgets=tuple(_budgets(table.budgets, file, (*at, "budgets"))),
         guard=_guard(table.guard),
     )
+
+
+def _read_commands(table: PolicyTable, file: File, at: Path) -> Setting | None:
+    if table.read_commands is None:
+        return None
+    mode = PolicyMode.AUTO if table.read_commands == "allow" else PolicyMode.PROMPT
+    return Setting(mode, file.origin(*at, "read_commands"))
 
 
 def _guard(table: GuardTable) -> GuardSettings:
@@ -374,7 +369,7 @@ def _guard(table: GuardTable) -> GuardSettings:
     )
 
 
-def _budgets(table: BudgetsTable, file: _File, at: Path) -> Iterator[Budget]:
+def _budgets(table: BudgetsTable, file: File, at: Path) -> Iterator[Budget]:
     tools = ((name, each, (*at, "tools", name)) for name, each in table.tools.items())
     for tool, limits, where in ((None, table, at), *tools):
         for per in ("session", "day"):
@@ -385,15 +380,17 @@ def _budgets(table: BudgetsTable, file: _File, at: Path) -> Iterator[Budget]:
                     yield Budget(amount=amount, per=per, tool=tool, limit=limit, origin=origin)
 
 
-def _setting(word: str, file: _File, at: Path) -> Setting:
+def _setting(word: str, file: File, at: Path) -> Setting:
     try:
         return Setting(PolicyMode(word), file.origin(*at))
     except ValueError:
-        known = ", ".join(PolicyMode)
-        raise file.error(at, f"{'.'.join(map(str, at))}: {word!r} is not one of {known}") from None
+        near = nearest(word, PolicyMode)
+        problem = f"{word!r} is not one of {', '.join(PolicyMode)}"
+        problem += f"; did you mean '{near}'?" if near else ""
+        raise file.error(at, f"{'.'.join(map(str, at))}: {problem}") from None
 
 
-def _classes(table: Mapping[str, str], file: _File, at: Path) -> dict[SideEffects, Setting]:
+def _classes(table: Mapping[str, str], file: File, at: Path) -> dict[SideEffects, Setting]:
     settings: dict[SideEffects, Setting] = {}
     for name, word in table.items():
         try:
@@ -406,7 +403,7 @@ def _classes(table: Mapping[str, str], file: _File, at: Path) -> dict[SideEffect
     return settings
 
 
-def _rule(table: RuleTable, file: _File, at: Path) -> Rule:
+def _rule(table: RuleTable, file: File, at: Path) -> Rule:
     conditions = (
         table.tool,
         table.path,
@@ -444,7 +441,7 @@ def _rule(table: RuleTable, file: _File, at: Path) -> Rule:
     )
 
 
-def _network(table: RuleTable, file: _File, at: Path) -> bool | tuple[str, ...] | None:
+def _network(table: RuleTable, file: File, at: Path) -> bool | tuple[str, ...] | None:
     if not isinstance(table.network, list):
         return table.network
     if table.decision is Outcome.DENY:
@@ -454,16 +451,18 @@ def _network(table: RuleTable, file: _File, at: Path) -> bool | tuple[str, ...] 
     return _hosts(table.network, file, at)
 
 
-def _hosts(texts: list[str], file: _File, at: Path) -> tuple[str, ...]:
-    """Hosts in their one spelling."""
+def _hosts(texts: list[str], file: File, at: Path) -> tuple[str, ...]:
+    """Return the hosts in canonical form."""
     try:
         return tuple(str(allowed_hosts.parse(text)) for text in texts)
     except ValueError as error:
         raise file.error(at, f"{'.'.join(map(str, at))}: {error}") from None
 
 
-def _directory(text: str, file: _File, at: Path) -> str:
-    """A directory as it really is; a relative one would depend on where someone stands."""
+def _directory(text: str, file: File, at: Path) -> str:
+    """Resolve a directory; relative ones are refused, because they depend on the working
+    directory.
+    """
     if pool_workspace(text) is not None:
         return text
     path = os.path.expanduser(text)
@@ -472,12 +471,12 @@ def _directory(text: str, file: _File, at: Path) -> str:
     return os.path.realpath(path)
 
 
-def _path_glob(text: str, file: _File, at: Path) -> str:
-    """A glob over real paths: links in the part before the first wildcard are resolved."""
+def _path_glob(text: str, file: File, at: Path) -> str:
+    """Return a glob over real paths: links before the first wildcard are resolved."""
     glob = os.path.expanduser(text) if text.startswith("~") else text.removeprefix("./")
     if not glob.strip("/"):
         raise file.error(at, "is empty")
-    if glob.endswith("/"):  # a directory means what is in it
+    if glob.endswith("/"):  # a directory means its contents
         glob += "**"
     try:
         compile_glob(glob, paths=True)

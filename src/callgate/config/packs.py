@@ -1,4 +1,4 @@
-"""What the settings say of one package of tools."""
+"""Settings of one package of tools."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from callgate.config.load import load_user
 
 
 def read_settings(name: str) -> tuple[str, Any]:
-    """The path of the home, and what its settings say of a package. Raises `SettingsError`."""
+    """Return the path of the home and the settings of a package. Raises `SettingsError`."""
     home = Home.from_environment()
     return home.path, load_user(home)[0].of_pack(name)

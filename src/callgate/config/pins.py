@@ -1,12 +1,12 @@
-"""What hosts said of their tools when they were first seen: a file each, in the home.
+"""Pins of hosts: the tool definitions from their first start, in files of the home.
 
-    hosts/NAME.json    what was said
-    hosts.json         which hosts were seen, in that order, each with the hash of its file
+    hosts/NAME.json    the definitions of one host
+    hosts.json         the pinned hosts in order, each with the hash of its file
 
-Those of MCP servers are in `mcp/` and `mcp.json`.
+The pins of MCP servers are in `mcp/` and `mcp.json`.
 
-Neither file is believed without the other: one that is gone, damaged or edited does not make
-a host new again.
+Neither file is trusted without the other: if one is missing, damaged or edited, the host does not
+count as new.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from callgate.config.locks import alone_in
-from callgate.core.directories import make_private_directory, write_private
+from callgate.config.home import Home, alone_in
+from callgate.config.load import SettingsError
+from callgate.config.stores import configured_store
+from callgate.core.local.disk import make_private_directory, write_private
+from callgate.feature import port
 from callgate.sources.pins import PinDoubt, Pinned
 
 
@@ -27,21 +30,21 @@ class PinFiles:
     def __init__(
         self, home: str, kind: str = "hosts", accept: str = "callgate hosts reload"
     ) -> None:
-        """`accept`: the command with which a person accepts what is said now."""
+        """`accept`: the command with which a person accepts the present definitions."""
         self._directory = os.path.join(home, kind)
         self._index = os.path.join(home, f"{kind}.json")
         self._accept = accept
         self._read_last: tuple[bytes, dict[str, str]] = b"{}", {}
-        """The index, and what it says: many are read one after the other."""
+        """Cache of the index and its content, because it is read often."""
 
     def read(self, name: str, command: tuple[str, ...]) -> Pinned | None:
         try:
             pinned = self._read(name)
         except PinDoubt:
-            with self._locked():  # it may just have been written
+            with self._locked():  # another process may be writing it
                 pinned = self._read(name)
         if pinned is not None and pinned.command != command:
-            raise self._doubt(name, "it was seen with another command", pinned)
+            raise self._doubt(name, "it was first seen with another command", pinned)
         return pinned
 
     def write(self, name: str, pinned: Pinned) -> None:
@@ -56,7 +59,7 @@ class PinFiles:
                 self._write(name, pinned)
 
     def forget(self, name: str) -> None:
-        """It is new again, whatever was written of it."""
+        """Delete the pin, so that the host counts as new."""
         with self._locked():
             seen = {each: seal for each, seal in self._seen_or_nothing().items() if each != name}
             self._write_index(seen)
@@ -83,7 +86,7 @@ class PinFiles:
         write_private(self._index, text + "\n")
 
     def _doubt(self, name: str, problem: str, pinned: Pinned | None = None) -> PinDoubt:
-        # What a workspace brings is kept under its name and a mark; people say the name.
+        # A pin from a workspace has a name and a mark; messages show only the name.
         return PinDoubt(name.partition("@")[0], problem, pinned, self._accept)
 
     def _is_new(self, name: str) -> bool:
@@ -98,18 +101,18 @@ class PinFiles:
         if data is None and expected is None:
             return None
         if data is None:
-            raise self._doubt(name, f"it was seen before, but {path} is gone")
+            raise self._doubt(name, f"it was seen before, but {path} is missing")
         if expected is None:
-            raise self._doubt(name, f"it was seen before, but {self._index} does not know of it")
+            raise self._doubt(name, f"it was seen before, but {self._index} does not list it")
         if hashlib.sha256(data).hexdigest() != expected:
-            raise self._doubt(name, f"{path} is not as it was written")
+            raise self._doubt(name, f"{path} was changed by another program")
         try:
             return msgspec.json.decode(data, type=Pinned)
         except (ValueError, RecursionError):
             raise self._doubt(name, f"{path} cannot be read") from None
 
     def _seen(self, name: str) -> dict[str, str]:
-        """Hashes by host. Raises `PinDoubt` about the host that is asked for."""
+        """Return the hashes by host. Raises `PinDoubt` about the host `name`."""
         data = self._content(self._index, name)
         if data is None:
             return {}
@@ -121,7 +124,9 @@ class PinFiles:
         return self._read_last[1]
 
     def _seen_or_nothing(self) -> dict[str, str]:
-        """Where it is damaged, what is in it is in doubt already."""
+        """Return the hashes by host, or none if the index is damaged: then all pins are in
+        doubt.
+        """
         try:
             return self._seen("")
         except PinDoubt:
@@ -129,14 +134,14 @@ class PinFiles:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Wait for whoever writes. Where there is nothing to lock, nobody does."""
+        """Wait for concurrent writers. Without a directory there are none."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
                 stack.enter_context(alone_in(self._directory))
             yield
 
     def _content(self, path: str, host: str) -> bytes | None:
-        """None where there is no such file."""
+        """Return the content of a file, or None if it does not exist."""
         try:
             with open(path, "rb") as file:
                 return file.read()
@@ -144,3 +149,15 @@ class PinFiles:
             return None
         except OSError as error:
             raise self._doubt(host, f"{path} cannot be read ({error.strerror})") from None
+
+
+def open_pins(home: Home, kind: str, accept: str) -> PinFiles:
+    """Return the pins of the hosts, or of the MCP servers, of a home. Raises `SettingsError`."""
+    shared = configured_store(home)
+    if shared is None:
+        return PinFiles(home.path, kind, accept)
+    make = port("shared_pins")
+    if make is None:
+        raise SettingsError("[store]", None, "this callgate cannot share a store")
+    pins: PinFiles = make(home, shared, kind, accept)
+    return pins

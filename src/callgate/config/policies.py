@@ -1,10 +1,10 @@
-"""The policies in force: the user's, and each trusted workspace's own narrowing of it.
+"""The policies in force: the user's, and the narrowing by each trusted workspace.
 
-    a look at the files -> as before                 -> the book in force
-                        -> changed                   -> a new book
-                        -> changed, cannot be used   -> the old book, which refuses effects
+    check of the files -> unchanged                -> the present book
+                       -> changed                  -> a new book
+                       -> changed, but unusable    -> the old book, which refuses effects
 
-A change counts with the next call. Nobody has to say that there was one.
+A change takes effect with the next call, without a notification.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 
 from callgate.config.home import Home, workspace_settings
 from callgate.config.load import SettingsError, load_user, load_workspace
-from callgate.config.schema import Settings
+from callgate.config.schema import TABLES, Settings
 from callgate.config.trust import is_trusted
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolPermissionDenied
@@ -27,12 +27,12 @@ from callgate.core.events import SETTINGS_REJECTED, SETTINGS_RELOADED, Event
 from callgate.core.ids import ulid
 from callgate.core.sessions import pool_workspace
 from callgate.core.tools import ToolFactory
-from callgate.policy.decide import Rulebook, refuse_effects
-from callgate.policy.path_rules import PathRule, binding_processes
+from callgate.policy.decide import PathRule, Rulebook, binding_processes
+from callgate.policy.decisions import refuse_effects
 from callgate.policy.rules import Origin, Policy
 
 if TYPE_CHECKING:
-    from callgate.core.settings_state import SettingsState
+    from callgate.core.sessions import SettingsState
 
 _LIVE = frozenset(
     (
@@ -47,18 +47,20 @@ _LIVE = frozenset(
         "secrets",
         "notify",
         "hooks",
+        "mcp",
     )
 )
-"""Parts of the settings that are read when they are used; of `tools` what is disabled, of
-`sandbox` all but whether there is one."""
+"""Parts of the settings that are read when they are used: in `tools` the disabled ones, in
+`sandbox` all but its existence.
+"""
 LOOK_EVERY_S = 0.005
-"""One call asks for its book several times: it need not look at the files for each."""
+"""Minimum time between checks of the files: one call uses its book several times."""
 _SETTLED_NS = 100_000_000
-"""A file changed so recently may change again and look the same: its clock is that coarse."""
+"""A file changed more recently may change again with the same timestamp, which is that coarse."""
 
 
 class _Files:
-    """Files that are looked at together. Reading them is left to whoever sees a change."""
+    """Files that are checked together. The caller reads them after a change."""
 
     def __init__(self, *paths: str) -> None:
         self._paths = paths
@@ -66,7 +68,7 @@ class _Files:
         self.digest = b""
 
     def changed(self) -> bool:
-        """Whether what they say is other than at the last look."""
+        """Whether their content differs from the last check."""
         now = time.time_ns()
         stamps = tuple(_stamp(path, now) for path in self._paths)
         if stamps == self._stamps and None not in stamps:
@@ -89,10 +91,10 @@ class _Known(NamedTuple):
 
 
 class PolicyBook:
-    """What holds in each workspace, as the files say at that moment.
+    """The policy for each workspace, according to the present files.
 
-    Made from files that cannot be used, it raises `SettingsError`; later it keeps what it has,
-    and its books refuse calls with effects until the files are right.
+    The constructor raises `SettingsError` for unusable files. Later the book retains the last
+    usable settings, and refuses calls with effects until the files are valid.
     """
 
     def __init__(
@@ -102,8 +104,7 @@ class PolicyBook:
         changed: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`changed` is called after the user's files were read anew, whether or not they could
-        be used."""
+        """`changed` is called after the user's files were reloaded, even if they are unusable."""
         self._home = home
         self._changed = changed
         self._clock = clock
@@ -113,13 +114,13 @@ class PolicyBook:
         self.settings, self._user = load_user(home)
         self._first_settings = self.settings
         self.problem: SettingsError | None = None
-        """Why the user's files as they are now are not in force."""
+        """Why the present files of the user are not in force."""
         self._withheld: SettingsError | None = None
         self._narrowings: dict[str, _Narrowing] = {}
         self._books: dict[str, _Known] = {}
 
     def refresh(self) -> None:
-        """Take over what changed in the user's files, now."""
+        """Apply changes of the user's files now."""
         if not self._files.changed():
             return
         try:
@@ -127,11 +128,11 @@ class PolicyBook:
             self.problem = None
         except SettingsError as error:
             self.problem = error
-        self._books.clear()  # none may go on for the rest of its `LOOK_EVERY_S`
+        self._books.clear()  # none may be used for the rest of its `LOOK_EVERY_S`
         self._changed()
 
     def withhold(self, problem: SettingsError | None) -> None:
-        """Refuse calls with effects for a reason that is not in the files; None: no more."""
+        """Refuse calls with effects for a reason outside the files; None ends this."""
         if self._withheld is not problem:
             self._withheld = problem
             self._books.clear()
@@ -164,13 +165,13 @@ class PolicyBook:
         return book
 
     def look(self, workspace: str) -> SettingsError | None:
-        """Look at the files now: why what they say there is not in force."""
+        """Check the files now. Return why their content is not in force, if it is not."""
         self.refresh()
         return self.problem or self._withheld or self._narrowing(workspace).problem
 
     def state(self, workspace: str) -> SettingsState:
-        """By what calls in a workspace are decided now."""
-        from callgate.core.settings_state import SettingsState  # lazy: only for who asks  # noqa: PLC0415
+        """Return the state of the settings for calls in a workspace."""
+        from callgate.core.sessions import SettingsState  # lazy: rarely used  # noqa: PLC0415
 
         problem = self.look(workspace)
         return SettingsState(
@@ -181,21 +182,24 @@ class PolicyBook:
 
     @property
     def restart_for(self) -> tuple[str, ...]:
-        """Parts of the settings that have changed, and that only a start reads."""
+        """Changed parts of the settings that take effect only after a restart."""
         first, now = self._first_settings, self.settings
         changed = [
             name
             for name in Settings.__struct_fields__
-            if name not in _LIVE and getattr(first, name) != getattr(now, name)
+            if name not in _LIVE and name != "parts" and getattr(first, name) != getattr(now, name)
+        ]
+        changed += [
+            name for name in TABLES if name not in _LIVE and first.table(name) != now.table(name)
         ]
         if first.tools.load != now.tools.load:
             changed.append("tools.load")
-        if (first.sandbox == "off") != (now.sandbox == "off"):  # what starts commands depends on it
+        if (first.sandbox == "off") != (now.sandbox == "off"):  # determines the launcher
             changed.append("sandbox")
         return tuple(changed)
 
     def version(self, workspace: str) -> str:
-        """Of what holds there."""
+        """Return the version of the policy for a workspace."""
         known = self._narrowings.get(workspace)
         narrowed = b"" if known is None or known.policy is None else known.files.digest
         return hashlib.sha256(self._files.digest + narrowed).hexdigest()[:12]
@@ -209,8 +213,10 @@ class PolicyBook:
         return Rulebook(self._user, narrowing.policy, real, refusal)
 
     def _narrowing(self, workspace: str) -> _Narrowing:
-        """What the workspace itself says. Where that cannot be used, what it said before. One of
-        a pool says nothing: its files are the worker's."""
+        """Return the narrowing of a workspace; if its files are unusable, the previous one.
+
+        A pool workspace has none: its files are on the worker.
+        """
         known = self._narrowings.get(workspace)
         if known is None and pool_workspace(workspace) is not None:
             known = self._narrowings[workspace] = _Narrowing(_Files(), None, None)
@@ -230,7 +236,7 @@ class PolicyBook:
 
 
 def _stamp(path: str, now: int) -> tuple[int, ...] | None:
-    """What tells a file from what it was; None where that cannot be told yet."""
+    """Return values that identify a version of a file, or None if it changed too recently."""
     try:
         found = os.stat(path)
     except OSError as error:
@@ -253,7 +259,7 @@ def _digest(paths: tuple[str, ...]) -> bytes:
 
 
 def reload_event(problem: SettingsError | None, restart_for: Iterable[str]) -> Event:
-    """Tells of settings that were read anew, or cannot be used."""
+    """Return the event for reloaded or unusable settings."""
     if problem is None:
         type, payload = SETTINGS_RELOADED, dict[str, Any](restart_for=list(restart_for))
     else:
@@ -264,15 +270,14 @@ def reload_event(problem: SettingsError | None, restart_for: Iterable[str]) -> E
 
 
 class PathRules(msgspec.Struct, frozen=True):
-    """The path rules that bind processes which serve many calls, as the files say when one
-    starts."""
+    """The path rules for processes that serve many calls, read when such a process starts."""
 
     home: Home
     tools: tuple[ToolFactory, ...]
-    """The built-in ones."""
+    """The built-in tools."""
 
     def __call__(self, workspace: str, *names: str) -> tuple[PathRule, ...]:
-        """`names`: of tools that the process runs, beside those of no special name."""
+        """`names` are the names of the tools that the process runs."""
         definitions = (factory().definition for factory in self.tools)
         files = {
             name: definition.side_effects or SideEffects.EXECUTE

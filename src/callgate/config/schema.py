@@ -1,19 +1,18 @@
-"""What `settings.toml` may say. Unknown keys are errors: a misspelt rule must not be no rule."""
+"""The keys of `settings.toml`. Unknown keys are errors: a misspelt rule must not be ignored."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
+from callgate.config.problems import Path
 from callgate.core.calls import CallerKind
 from callgate.core.effects import SideEffects
-from callgate.core.mcp_servers import EnclosureTable, McpName, McpTable
 from callgate.core.sessions import Mode
-from callgate.models.tables import ModelTable
+from callgate.feature import FEATURES, PACKS, load, load_entry
 from callgate.policy.rules import Outcome
-from callgate.shipped import PACKS
-from callgate.tools.tables import DocumentsTable, GoogleTable, MemoryTable, WebTable
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 HostName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
@@ -27,492 +26,438 @@ Days = Annotated[float, msgspec.Meta(ge=0, le=36_500)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
 
 
-class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    pass
+class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all tables: an unknown key is an error."""
 
 
-class RuleTable(_Table, frozen=True):
-    """`[[policy.rules]]`: every condition given must hold."""
+class SettingsPart(Table, frozen=True):
+    """Base of the top-level tables of one feature, or of one built-in package."""
+
+    owner: ClassVar[str]
+    """Name of the feature or package."""
+
+    def problems(self) -> Iterator[tuple[Path, str]]:
+        """Yield the path and problem of each value that has the right type but is invalid."""
+        yield from ()
+
+
+Part = TypeVar("Part", bound=SettingsPart)
+
+
+def table_owner(name: str) -> str | None:
+    """Return the feature or package that owns a top-level table; None: the kernel."""
+    if any(name == each.name for each in PACKS):
+        return name
+    return next((each.name for each in FEATURES if name in each.tables), None)
+
+
+TABLES = (*(name for each in FEATURES for name in each.tables), *(each.name for each in PACKS))
+"""Top-level keys of the file that features and packages own."""
+
+
+def part_type(owner: str) -> type[SettingsPart] | None:
+    """Return the tables of a feature or package; None if it is not installed or has none."""
+    for pack in PACKS:
+        if pack.name == owner:
+            return None if pack.settings is None else load_entry(pack.settings)
+    feature = load(owner)
+    return None if feature is None else feature.settings()
+
+
+class RuleTable(Table, frozen=True):
+    """`[[policy.rules]]`: all given conditions must hold."""
 
     decision: Outcome
-    """Of the rules that match a call, deny beats ask beats allow."""
+    """The decision; of all matching rules, deny beats ask beats allow."""
     tool: str | None = None
-    """A glob over the tool's name."""
+    """A glob over the name of the tool."""
     path: str | None = None
-    """A glob over the files that the call touches; relative to the workspace, or absolute."""
+    """A glob over the files of the call; relative to the workspace, or absolute."""
     command: str | None = None
     """A pattern of words, for each command of a command line."""
     caller: CallerKind | None = None
-    """Who calls."""
+    """The kind of caller."""
     arguments: dict[str, str] = {}
-    """Argument to glob."""
+    """Argument names, each with a glob over its value."""
     without: list[str] = []
-    """Arguments that the call must not have, or have empty, such as `["cc", "bcc"]`."""
+    """Arguments that must be absent or empty, such as `["cc", "bcc"]`."""
     arguments_sha256: str | None = None
-    """Exactly these arguments: the hash that a question shows."""
+    """The exact arguments, as the hash that a question shows."""
     workspace: str | None = None
-    """The directory in which the session works."""
+    """The workspace directory of the session."""
     network: bool | list[str] | None = None
-    """Whether the command asks for the network; a list names the hosts that it gets."""
+    """Whether the command requests network access; a list names the permitted hosts."""
     untrusted_destinations: bool = False
-    """Whether an allow holds also for destinations that untrusted content brought in."""
+    """Whether an allow also covers destinations from untrusted content."""
 
 
-class GuardTable(_Table, frozen=True):
-    """`[policy.guard]`: what may leave a session that has read untrusted content."""
+class GuardTable(Table, frozen=True):
+    """`[policy.guard]`: data flow out of a session that has read untrusted content."""
 
     enabled: bool = True
-    """Whether such a session asks before anything goes where the user did not say."""
+    """Whether such a session needs approval for destinations that the user did not name."""
     destinations: list[str] = []
-    """Globs of mail addresses, hosts and accounts to which anything may go."""
+    """Globs of mail addresses, hosts and accounts that are always permitted destinations."""
     untrusted: list[str] = []
-    """Globs of tools whose output strangers can have written, beside those that declare it."""
+    """Globs of tools whose output third parties may have written, besides the declared ones."""
     private: list[str] = []
-    """Globs of tools whose output is private, beside those that declare it."""
+    """Globs of tools whose output is private, besides the declared ones."""
     vouched: list[str] = []
-    """Globs of tools whose output is as good as the user's words, such as an address book."""
+    """Globs of tools whose output is trusted like the user's words, such as an address book."""
     parameters: dict[str, list[str]] = {}
-    """Tool to the parameters that say where its effect goes, where their names do not tell."""
+    """Tool to the parameters that name its destination, if their names do not show it."""
     without_conversation: bool = False
-    """Whether sessions are guarded in which nobody tells what the user wrote."""
+    """Whether to guard sessions whose conversation is not known to callgate."""
 
 
-class AmountsTable(_Table, frozen=True):
-    """How much may happen before a person is asked about each further call. Absent: without limit;
-    0: each is asked about."""
+class AmountsTable(Table, frozen=True):
+    """Limits beyond which each further call needs approval. Absent: no limit; 0: each call needs
+    approval.
+    """
 
     calls: Amount | None = None
-    """Calls that were let run."""
+    """Number of calls that were allowed to run."""
     bytes_out: Amount | None = None
     """Bytes of the arguments of calls that use the network."""
     destinations: Amount | None = None
     """Different recipients, hosts and other destinations of calls that use the network."""
 
 
-class ToolBudgetsTable(_Table, frozen=True):
+class ToolBudgetsTable(Table, frozen=True):
     session: AmountsTable = AmountsTable()
-    """Of this tool in one session."""
+    """Limits for this tool in one session."""
     day: AmountsTable = AmountsTable()
-    """Of this tool on one day."""
+    """Limits for this tool on one day."""
 
 
-class BudgetsTable(_Table, frozen=True):
-    """`[policy.budgets]`: how much may happen before a person is asked about each further call, in
-    every mode and whatever rules and earlier answers say."""
+class BudgetsTable(Table, frozen=True):
+    """`[policy.budgets]`: limits beyond which each further call needs approval, in every mode
+    and despite rules and earlier answers.
+    """
 
     session: AmountsTable = AmountsTable()
-    """In one session, with those of its sub-agents."""
+    """Limits for one session, including its sub-agents."""
     day: AmountsTable = AmountsTable()
-    """On one day (UTC), in all sessions of one person."""
+    """Limits for one day (UTC), in all sessions of one person."""
     tools: dict[str, ToolBudgetsTable] = {}
-    """The same for one tool: `session` and `day`."""
+    """Limits for single tools: `session` and `day`."""
 
 
-class PolicyTable(_Table, frozen=True):
-    """`[policy]`: what runs, what asks, what never runs."""
+class PolicyTable(Table, frozen=True):
+    """`[policy]`: calls that run, need approval, or never run."""
 
     default: dict[str, str] = {}
-    """Effect class (none, read, write, network, execute) to auto, prompt, prompt_once, deny."""
+    """For each effect class (none, read, write, network, execute): auto, prompt, prompt_once or
+    deny."""
     per_tool: dict[str, str] = {}
-    """Tool to auto, prompt, prompt_once or deny, before its class is looked at."""
+    """For each tool: auto, prompt, prompt_once or deny. Overrides the tool's effect class."""
     trusted_workspaces: list[str] = []
-    """Directories in which writes need no question."""
+    """Directories in which writes need no approval."""
     trusted_workspace_overrides: dict[str, str] = {}
-    """Effect class to auto, prompt, prompt_once or deny, in these."""
+    """As `default`, for trusted workspaces."""
     rules: list[RuleTable] = []
     guard: GuardTable = GuardTable()
     confirm_destructive: bool = False
-    """Whether mode write asks before a destructive tool all the same."""
+    """Whether a destructive tool needs approval even in mode write."""
+    read_commands: Literal["allow", "ask"] | None = None
+    """Whether commands that only read (ls, git status, grep, ...) run without approval, in the
+    read-only sandbox without network. Default: allow in mode guarded, ask in mode ask."""
     budgets: BudgetsTable = BudgetsTable()
 
 
-class ExtraRoot(_Table, frozen=True):
-    """`[[workspace.extra_roots]]`: directories beside the workspace."""
+class ExtraRoot(Table, frozen=True):
+    """`[[workspace.extra_roots]]`: directories in addition to the workspace."""
 
     path: str
     """A directory."""
     access: Literal["read", "write"] = "read"
-    """What tools may do there."""
+    """Access of tools to it."""
 
 
-class WorkspaceTable(_Table, frozen=True):
+class WorkspaceTable(Table, frozen=True):
     extra_roots: list[ExtraRoot] = []
 
 
-class LimitsTable(_Table, frozen=True):
+class LimitsTable(Table, frozen=True):
     """`[limits]`: times and sizes of calls."""
 
     concurrency: Count = 4
-    """Calls of a session that run at once; further ones wait."""
+    """Maximum concurrent calls of a session; further ones wait."""
     confirmation_timeout_s: Seconds = 300.0
     """How long a question waits for its answer."""
+    max_questions: Count = 20
+    """Maximum pending questions of a session; a further call that needs approval is refused."""
     max_timeout_s: Seconds = 3600.0
-    """The longest that any call may take, whatever its tool says."""
+    """Upper limit for the time limit of every call."""
     cancel_grace_s: Seconds = 0.5
-    """How long a cancelled tool that does not react is left to itself."""
+    """Time for a cancelled tool to check its `cancel_event`; after it, its task is cancelled."""
     abandon_s: Seconds = 30.0
-    """How long a cancelled tool that reacts may take to finish."""
+    """Time for a cancelled tool to finish; after it, the tool is abandoned."""
     max_argument_bytes: Count = 8 * 1024 * 1024
-    """The size of a call's arguments as JSON."""
+    """Maximum size of a call's arguments as JSON."""
     stall_s: Seconds = 5.0
-    """How long the event loop may stand still before its stack is logged."""
+    """Time without progress of the event loop until its stack is logged."""
     stop_s: Seconds = 30.0
-    """How long a process may take to end after a signal, before it is ended by force."""
+    """Time for the process to end after a signal, before it is killed."""
 
 
-class AuditTable(_Table, frozen=True):
+class AuditTable(Table, frozen=True):
     """`[audit]`: the size of the audit log."""
 
     max_bytes: Annotated[int, msgspec.Meta(ge=4096)] = 64 * 1024 * 1024
-    """At this size the file is closed, and a new one begun."""
+    """Size at which the file is closed and a new one started."""
     keep: Count = 8
-    """How many closed files are kept."""
+    """Number of closed files to retain."""
 
 
-class DurabilityTable(_Table, frozen=True):
-    """`[durability]`: what is waited for before a call is answered."""
+class DurabilityTable(Table, frozen=True):
+    """`[durability]`: the data that is durable before a call returns."""
 
     files: Literal["synced", "fast"] = "synced"
-    """`"synced"`: a file that a tool wrote, output of a call with effects that was too large to
-    show, and what undo keeps outlive a power cut once the call is answered. `"fast"`: they outlive
-    the end of callgate, and a power cut may lose or empty what was written in the last half
-    minute; audit log and store are synced all the same."""
+    """`"synced"`: files that a tool wrote, large output of calls with effects, and undo data
+    survive a power failure once the call has returned. `"fast"`: they survive a crash of
+    callgate, but a power failure may lose the last half minute. Audit log and store are synced
+    in both cases.
+    """
 
 
-class StoreTable(_Table, frozen=True):
-    """`[store]`: where sessions and all that belongs to them are kept."""
+class StoreTable(Table, frozen=True):
+    """`[store]`: location of sessions and all their data."""
 
     url: str | None = None
-    """Absent: in a file of the home. `postgresql://...`: in a database that several servers share.
-    `sqlite:///DIRECTORY`: in another directory of this machine, which several homes may share."""
+    """Absent: a file of the home. `postgresql://...`: a database that several servers share.
+    `sqlite:///DIRECTORY`: another directory of this machine, which several homes can share.
+    """
     url_env: str | None = None
-    """The name of an environment variable that has it, with the password in it, say."""
+    """Name of an environment variable with the address, for example if it has a password."""
     listen_url: str | None = None
-    """A direct connection to the same database, where `url` leads to a pooler (PgBouncer in
-    transaction mode); `"none"`: there is none, changes are looked for ten times a second."""
+    """A direct connection to the same database, if `url` is a pooler (PgBouncer in transaction
+    mode). `"none"`: no direct connection; changes are polled ten times a second.
+    """
     schema: Annotated[str, msgspec.Meta(pattern="^[a-z_][a-z0-9_]{0,40}$")] = "callgate"
-    """In which the tables are; made if it is not there."""
+    """Database schema of the tables; created if needed."""
     readers: Annotated[int, msgspec.Meta(ge=1, le=32)] = 2
-    """Connections that only read. A server has two more: one writes, one listens."""
+    """Number of read-only connections. A server has two more: one writes, one listens."""
     answer_timeout_s: Annotated[float, msgspec.Meta(ge=1, le=300)] = 10
-    """How long the database may take to answer before it counts as away; half of it is how long
-    one statement waits for a lock. One that takes connections and answers nothing is noticed by
-    writes after this and 5 seconds more, in which they try a new connection."""
+    """Time without an answer after which the database counts as unreachable. A statement waits
+    half of it for a lock. If the database accepts connections but does not answer, writes fail
+    after this time and 5 seconds for a new connection.
+    """
 
     lost_after_minutes: Annotated[float, msgspec.Meta(ge=0, le=10_080)] = 15
-    """How long a server that died is waited for: it alone knows how its last calls without effects
-    ended. After that they count as interrupted."""
+    """How long to wait for a dead server, which alone knows how its last calls without effects
+    ended. After that they count as interrupted.
+    """
 
     @property
     def is_shared(self) -> bool:
-        """Whether servers of other homes use it too."""
+        """Whether servers of other homes use the store too."""
         return self.url is not None or self.url_env is not None
 
 
-class RetentionTable(_Table, frozen=True):
-    """`[retention]`: how long records are kept. A session that a process has open, or with a
-    question or a call that has not ended, is kept in any case."""
+class RetentionTable(Table, frozen=True):
+    """`[retention]`: storage periods. A session that is open in a process, or has an unanswered
+    question or an unfinished call, is always retained.
+    """
 
     sessions_days: Days = 90
-    """Sessions that were not used for so long are deleted, with all of theirs; 0: never."""
+    """Sessions unused for longer are deleted with all their data; 0: never."""
     events_days: Days = 90
-    """Older events and calls of sessions that stay are deleted; 0: never."""
+    """Older events and calls of retained sessions are deleted; 0: never."""
     artifacts_days: Days = 90
-    """Older output that was too large to show is deleted; 0: with its session only."""
+    """Older files with large output are deleted; 0: only with their session."""
     audit_days: Days = 0
-    """Files of the audit log whose every line is older are dropped; 0: by `[audit] keep` only."""
+    """Audit log files with only older lines are deleted; 0: only `[audit] keep` applies."""
     store_bytes: Annotated[int, msgspec.Meta(ge=0)] = 2 * 1024 * 1024 * 1024
-    """Beyond this size the sessions that were not used for the longest are deleted; 0: never."""
+    """Above this size the least recently used sessions are deleted; 0: never."""
 
 
-class InstanceTable(_Table, frozen=True):
-    """`[instance]`: when instances start and end, and where others find them."""
+class InstanceTable(Table, frozen=True):
+    """`[instance]`: start, end and addresses of instances."""
 
     on_demand_minutes: Annotated[float, msgspec.Meta(ge=0, le=1440)] = 0
-    """A call that finds no instance starts one in the background, for those that follow; it ends
-    after so many minutes in which nobody used it. 0: none is started."""
+    """A call without a running instance starts one in the background, for the next calls. It
+    ends after this number of minutes without use. 0: none is started.
+    """
     advertise_url: str | None = None
-    """Where other servers of the same store reach this one, such as
-    `"https://gate-1.example:4177"`; default: the address that it listens on."""
+    """Address of this server for other servers of the same store, such as
+    `"https://gate-1.example:4177"`. Default: the address it listens on.
+    """
     drain_seconds: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 25.0
-    """How long `callgate serve` lets calls and turns go on after SIGTERM, while it takes no new
-    ones. A second signal ends it at once. 0: what runs is stopped at once."""
+    """How long running calls and turns may continue after SIGTERM, while `callgate serve`
+    accepts no new ones. A second signal ends it immediately. 0: running work is stopped
+    immediately.
+    """
     public_url: str | None = None
-    """Where people and programs reach this instance through a load balancer, such as
-    `"https://callgate.example"`: requests with this host, and pages of this origin, are let in."""
+    """Address of this instance behind a load balancer, such as `"https://callgate.example"`.
+    Requests with this host, and pages of this origin, are accepted.
+    """
 
 
-class SecretsTable(_Table, frozen=True):
-    """`[secrets]`: the key with which model keys and logins are encrypted where they are kept.
-    Without one, they lie in files that only their owner may open."""
+class SecretsTable(Table, frozen=True):
+    """`[secrets]`: the key that encrypts stored model keys and logins. If there is none, they are
+    stored unencrypted, in files that only their owner can read.
+    """
 
     key_env: SecretsVariable | None = None
-    """The variable that holds the key. Its name begins with CALLGATE_SECRETS_: no process that
-    callgate starts gets such a variable."""
+    """Environment variable with the key. Its name begins with CALLGATE_SECRETS_: callgate does
+    not pass such variables to processes that it starts.
+    """
     key_command: str | None = None
-    """A command that prints the key, where the variable holds none. It is run once, without a
-    shell, and has ten seconds."""
+    """Command that prints the key, if the variable is not set. It runs once, without a shell,
+    for at most ten seconds.
+    """
     previous_key_env: SecretsVariable | None = None
-    """The variable of the key before this one: what it encrypted can still be read."""
+    """Environment variable with the previous key, for reading data that it encrypted."""
     plain_files: Literal["read", "refuse"] = "read"
-    """`"read"`: a file that is not encrypted yet is read, and encrypted when it is next written.
-    `"refuse"`: it is not read."""
+    """`"read"`: unencrypted files are read, and encrypted with their next write. `"refuse"`:
+    they are not read.
+    """
 
 
-class ToolsTable(_Table, frozen=True):
-    """`[tools]`: which tools there are."""
+class ToolsTable(Table, frozen=True):
+    """`[tools]`: available tools."""
 
     load: list[str] = []
     """Python files or modules whose `@tool` functions are registered."""
     disable: list[str] = []
-    """Names of tools that are registered but not offered."""
+    """Names of registered tools that are not offered."""
+    search_above: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 100
+    """MCP clients (`callgate mcp serve`, `/mcp`) with more tools than this get `find_tools` and
+    `call_tool` instead of the list. 0: every tool is listed.
+    """
 
 
-class SandboxLimitsTable(_Table, frozen=True):
-    """What is not here is as this machine suggests; 0 or "none": no limit."""
+class SandboxLimitsTable(Table, frozen=True):
+    """`[sandbox.limits]`: unset keys have defaults for this machine; 0 or "none": no limit."""
 
     cpu_seconds: Limit | None = None
     """Processor time of each process."""
     memory_bytes: Limit | None = None
-    """Memory of a command with everything that it started."""
+    """Memory of a command with all its descendants."""
     processes: Limit | None = None
-    """Processes and threads, of all that it started."""
+    """Number of processes and threads of a command with all its descendants."""
     open_files: Limit | None = None
-    """Files that each process has open."""
+    """Open files of each process."""
     file_bytes: Limit | None = None
-    """The size of each file that is written."""
+    """Size of each written file."""
     output_bytes: Limit | None = None
-    """What a command prints, on both streams."""
+    """Output of a command, on both streams."""
 
 
-class SandboxTable(_Table, frozen=True):
-    """`[sandbox]`: what is around the commands that callgate starts."""
+OptionalGuarantee = Literal[
+    "fresh_tmp",
+    "pid_namespace",
+    "own_loopback",
+    "no_process_details",
+    "no_shared_memory",
+    "limits",
+]
+"""All other guarantees are always required."""
+
+
+class SandboxTable(Table, frozen=True):
+    """`[sandbox]`: isolation of the commands that callgate starts."""
 
     profile: Literal["workspace", "open"] = "workspace"
-    """For modes ask and write; mode read has a profile of its own."""
-    network: Literal["none", "loopback", "all"] | list[str] = "none"
-    """In the profile `workspace`; a list names the hosts that every command reaches."""
+    """Profile for modes ask, guarded and write; mode read has a separate one."""
+    network: Literal["none", "loopback", "ask", "all"] | list[str] | None = None
+    """Network access in the profile `workspace`. A list names the hosts that every command can
+    reach; "ask" requests approval for each host on first contact. Default: "ask" in mode
+    guarded, else "none".
+    """
     readable: list[str] = []
-    """Secrets that commands may see, and places in /tmp that stay there."""
+    """Secrets that commands can read, and paths in /tmp that they share with the machine."""
     writable: list[str] = []
-    """Directories beside the workspace that commands may write."""
+    """Directories that commands can write, in addition to the workspace."""
     hidden: list[str] = []
-    """What commands may not see, beside what is hidden anyway."""
+    """Paths that are hidden from commands, in addition to the built-in ones."""
     protected: list[str] = []
-    """Beside what is protected anyway; relative to the workspace."""
+    """Protected paths, in addition to the built-in ones; relative to the workspace."""
+    require: list[OptionalGuarantee] = []
+    """Guarantees that every command requires. If a machine cannot enforce one that is not
+    listed, the command runs, and its question and record mention it.
+    """
     limits: SandboxLimitsTable = SandboxLimitsTable()
 
 
-class HostTable(_Table, frozen=True):
-    """`[hosts.NAME]`: a process that brings tools."""
+class HostTable(Table, frozen=True):
+    """`[hosts.NAME]`: a process that provides tools."""
 
     command: Annotated[list[str], msgspec.Meta(min_length=1)]
     """The program and its arguments."""
     cwd: str = "."
-    """Counts from the workspace."""
+    """Working directory, relative to the workspace."""
     env: list[str] = []
-    """Names of variables that are passed on, beside the harmless ones."""
+    """Names of environment variables to pass on, in addition to the harmless ones."""
     set_env: dict[str, str] = {}
     """Variables with their values."""
     config: dict[str, Any] = {}
-    """Handed to the host's `init`, checked against the host's own schema first."""
+    """Argument of the host's `init`, validated against the host's schema."""
     trusted: bool = False
-    """Whether what it claims of the effects of its tools counts."""
+    """Whether the effects that it declares for its tools are trusted."""
     effect: SideEffects = SideEffects.EXECUTE
-    """The most that its tools can do, where `effects` does not name them."""
+    """Effect of its tools that `effects` does not name."""
     effects: dict[str, SideEffects] = {}
-    """By tool."""
-    network: Literal["none", "loopback", "all"] | list[str] = "none"
-    """What the host may reach; a list names hosts."""
+    """Effect by tool."""
+    network: Literal["none", "loopback", "ask", "all"] | list[str] = "none"
+    """Network access of the host; a list names hosts, "ask" requests approval for each on first
+    contact.
+    """
     timeout_s: Seconds | None = None
-    """Of one call, where the tool says nothing."""
+    """Time limit of a call, if the tool declares none."""
     start_timeout_s: Seconds = 30.0
-    """Until its tools are known."""
+    """Time limit for starting and listing its tools."""
     max_in_flight: Count | None = None
-    """Calls that it is given at once."""
+    """Maximum number of concurrent calls to it."""
 
 
-class AgentTable(_Table, frozen=True):
-    """`[agent]`: how a model works with the tools."""
-
-    instructions: str = ""
-    """What the model is told beside what we tell it."""
-    cycles: Count = 20
-    """Requests to the model in one turn."""
-    calls_per_cycle: Count = 20
-    """Calls in one reply of the model."""
-    calls_per_turn: Count = 50
-    """Calls in one turn."""
-    result_chars: Annotated[int, msgspec.Meta(ge=200)] = 8_000
-    """Of one result that the model is shown."""
-    tokens_per_turn: Count | None = None
-    """Tokens in one turn; absent: no limit."""
-    turn_time_s: Seconds | None = None
-    """The time of one turn; absent: no limit."""
-    speak: bool | Literal["client"] = False
-    """Whether what a model says aloud is heard from this machine; `client`: from whoever shows
-    the conversation. A model is told of speech only where it is heard."""
-    unknown_slash: Literal["error", "pass"] = "error"
-    """What becomes of a prompt `/NAME` where no skill has that name."""
-
-
-class ProxyTable(_Table, frozen=True):
-    """`[acp.proxy]`: what is around an agent that `callgate acp-proxy` starts."""
-
-    network: Literal["agent", "none", "loopback", "all"] | list[str] = "agent"
-    """What it may reach; a list names hosts. `agent`: what is known of where its model is, and
-    the address in a variable such as `ANTHROPIC_BASE_URL`."""
-    profile: Literal["workspace", "open"] = "workspace"
-    """`open`: no walls but the system's."""
-    writable: list[str] = []
-    """Directories beside the workspace in which it may write, such as a cache."""
-    readable: list[str] = []
-    """Directories beside the workspace that it sees."""
-    env: list[str] = []
-    """Names of variables that are passed on, beside harmless ones and those of known agents."""
-    extensions: list[str] = []
-    """Extension methods of the agent that are passed to the editor, such as `_goose/*`. callgate
-    does not check what the editor does with them."""
-    start_timeout_s: Seconds = 120.0
-    """For it to answer the greeting; some fetch what they need first."""
-    cancel_patience_s: Seconds = 30.0
-    """For it to end its turn after a cancel, before it is ended."""
-
-
-class AcpTable(_Table, frozen=True):
-    """`[acp]`: how we work inside an editor."""
-
-    delegate_terminal: bool = True
-    """Whether commands run in the editor's terminal, outside the sandbox, where it offers one."""
-    modes: Annotated[tuple[Mode, ...], msgspec.Meta(min_length=1)] = (
-        Mode.NONE,
-        Mode.READ,
-        Mode.ASK,
-        Mode.WRITE,
-    )
-    """Those that a session in an editor may have."""
-    cancel_latch_s: Annotated[float, msgspec.Meta(ge=0, le=60)] = 2.0
-    """How long a cancel that came while nothing was under way stops the next prompt."""
-    longest_arguments: Annotated[int, msgspec.Meta(ge=1024, le=256 * 1024)] = 64 * 1024
-    """Characters of arguments that a question shows in an editor; a longer call is refused."""
-    mcp: EnclosureTable = EnclosureTable()
-    proxy: ProxyTable = ProxyTable()
-
-
-class HooksTable(_Table, frozen=True):
-    """`[hooks]`: other agents, whose calls are judged here before they run them."""
-
-    wait_s: Annotated[float, msgspec.Meta(gt=0, le=100)] = 65.0
-    """How long a hook waits for a person's answer; then the call is refused."""
-    report_s: Seconds = 3600.0
-    """How long an agent may take to report the end of a call."""
-    shell: Literal["agent", "sandbox"] = "agent"
-    """`"agent"`: commands run in the agent's own process, outside the sandbox. `"sandbox"`: an
-    agent that lets a hook rewrite them (Claude Code, Codex) runs them in our sandbox."""
-    tools: dict[str, SideEffects] = {}
-    """Classes of tools that are none of ours, by the agent's name for them; others ask as execute
-    does."""
-    home: Literal["read", "write", "none"] = "write"
-    """Which of its directories in the user's home an agent in `callgate sandbox --` has. `write`:
-    its sessions and its login are saved; `read`: only its login; `none`: it has none."""
-    network: Literal["none", "all"] | list[str] = "all"
-    """What an agent in `callgate sandbox --` reaches; a list names hosts, such as its model's."""
-
-
-class PermissionsTable(_Table, frozen=True):
-    """`[permissions]`: another spelling of `[acp] modes`."""
-
-    enabled: Annotated[tuple[Mode, ...], msgspec.Meta(min_length=1)] | None = None
-    """Of `[acp] modes`, only these."""
-
-
-class PacksTable(_Table, frozen=True):
-    """`[packs]`: packages of tools that are installed beside ours."""
+class PacksTable(Table, frozen=True):
+    """`[packs]`: installed packages of tools, other than the built-in ones."""
 
     enable: list[PackName] = []
-    """Those that are used. None is before it is named here."""
+    """Packages to use; no other package is loaded."""
     settings: dict[PackName, dict[str, Any]] = {}
-    """What a package is told, by its name."""
+    """Settings by package."""
 
 
-class NoticeTarget(_Table, frozen=True):
-    """`[notify.targets.NAME]`: somewhere to send notices."""
+class EmbeddingsTable(Table, frozen=True):
+    """`[documents.embeddings]`: embedding provider for semantic search.
 
-    kind: Literal["webhook", "slack", "teams", "email", "command"]
-    """`webhook`: plain JSON; `slack`, `teams`: what the incoming webhooks of these take."""
-    url: str | None = None
-    """Of a webhook."""
-    url_env: str | None = None
-    """The variable that has it, where the address itself is a secret, as Slack's and Teams' are."""
-    token_env: str | None = None
-    """The variable with a bearer token for a webhook."""
-    command: list[str] = []
-    """A program and its arguments. It gets the notice as JSON on stdin, and has ten seconds."""
-    host: str | None = None
-    """Of the mail server."""
-    port: Annotated[int, msgspec.Meta(ge=1, le=65535)] | None = None
-    """Default: 587, 465 with `tls`, 25 with `none`."""
-    security: Literal["starttls", "tls", "none"] = "starttls"
-    """Of the connection to the mail server; `none` sends no password."""
-    user: str | None = None
-    """The name at the mail server."""
-    password_env: str | None = None
-    """The variable with the password."""
-    sender: str | None = None
-    """The address that a mail comes from."""
-    to: list[str] = []
-    """The addresses that it goes to."""
+    It receives the texts of files and documents, so a workspace cannot configure it.
+    """
 
-    def problem(self) -> tuple[str, str] | None:
-        """The key that is wrong, and why."""
-        is_http = self.kind in ("webhook", "slack", "teams")
-        if is_http and (self.url is None) == (self.url_env is None):
-            return "url", "exactly one of url and url_env is needed"
-        if self.url is not None and not self.url.startswith(("http://", "https://")):
-            return "url", "must be http://HOST or https://HOST"
-        if self.kind == "command" and not (self.command and self.command[0]):
-            return "command", "names no program"
-        if self.kind == "email":
-            if not self.host:
-                return "host", "is needed for e-mail"
-            if not self.sender or not self.to:
-                return "to", "sender and to are needed for e-mail"
-            if not all("@" in each and each.isprintable() for each in (self.sender, *self.to)):
-                return "to", "is no list of mail addresses"
-            if self.security == "none" and self.password_env is not None:
-                return "password_env", "a password is not sent without tls"
-        return None
+    model: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+    """Name of the model on the server."""
+    endpoint: str
+    """Base URL including the version, such as `http://127.0.0.1:11434/v1`."""
+    insecure_http: bool = False
+    """Allow http:// to other machines, where the network can read the key and the texts."""
+    key_env: str | None = None
+    """Environment variable with the key."""
+    key_command: Annotated[list[str], msgspec.Meta(min_length=1)] | None = None
+    """Program that prints the key; it runs without a shell."""
+    timeout_s: Seconds = 15.0
+    """How long the server may be silent."""
+    refresh_s: Seconds = 20.0
+    """How long a search waits for vectors; the next search continues."""
+    max_new: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 2_000
+    """Maximum passages that one search sends."""
+    max_passages: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 100_000
+    """Maximum passages of a workspace; others are found by their words only."""
+    min_similarity: Annotated[float, msgspec.Meta(ge=-1, le=1)] = 0.25
+    """Minimum similarity of a result; the right value depends on the model."""
+    query_prefix: str = ""
+    """Prefix that the model expects before a query, such as `search_query:` and a space."""
+    document_prefix: str = ""
+    """Prefix that the model expects before a passage."""
 
 
-class NotifyTable(_Table, frozen=True):
-    """`[notify]`: who is told of a question that nobody has answered yet. An instance does it."""
-
-    after_seconds: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 60.0
-    """How long a question waits before a notice of it is sent, once."""
-    details: bool = False
-    """Whether a notice has the redacted summary of the arguments, and the workspace."""
-    link: str | None = None
-    """Where people find the dashboard; default: `[instance] public_url`, or the instance itself."""
-    targets: dict[TargetName, NoticeTarget] = {}
-
-
-class TelemetryTable(_Table, frozen=True):
-    """`[telemetry]`: spans and metrics of calls, for an OpenTelemetry collector. It needs the extra
-    `otel`. Where they go, and how, the usual `OTEL_*` variables say."""
-
-    enabled: bool = False
-    """Whether spans and metrics are sent."""
-    arguments: bool = False
-    """Whether spans have the redacted summary of the arguments."""
-    flush_seconds: Annotated[float, msgspec.Meta(ge=0, le=60)] = 2.0
-    """How long the end of a process may take to send what is left. The rest is sent by the next."""
-
-
-class Settings(_Table, frozen=True):
+class Settings(Table, frozen=True):
     mode: Mode = Mode.ASK
-    """The ceiling of what may run, where a command or a client names no other."""
+    """Default mode, if a command or client names no other."""
     tags: list[str] = []
-    """Of every session, beside those of hosts and of its model: which tools it sees."""
+    """Tags of every session, besides the tags of its hosts and model. They select its tools."""
     policy: PolicyTable = PolicyTable()
     workspace: WorkspaceTable = WorkspaceTable()
     limits: LimitsTable = LimitsTable()
@@ -523,53 +468,60 @@ class Settings(_Table, frozen=True):
     instance: InstanceTable = InstanceTable()
     tools: ToolsTable = ToolsTable()
     sandbox: SandboxTable | Literal["off"] = SandboxTable()
-    """`"off"`: commands run with nothing around them, and mode read has no shell."""
+    """`"off"`: commands run without isolation, and mode read has no shell."""
     hosts: dict[HostName, HostTable] = {}
-    mcp: dict[McpName, McpTable] = {}
-    agent: AgentTable = AgentTable()
-    acp: AcpTable = AcpTable()
-    permissions: PermissionsTable = PermissionsTable()
-    notify: NotifyTable = NotifyTable()
-    telemetry: TelemetryTable = TelemetryTable()
-    hooks: HooksTable = HooksTable()
     packs: PacksTable = PacksTable()
-    google: GoogleTable = GoogleTable()
-    web: WebTable = WebTable()
-    memory: MemoryTable = MemoryTable()
-    documents: DocumentsTable = DocumentsTable()
-    model: str | None = None
-    """The model to use where none is named: one of `models`, or kind and model at once."""
-    models: dict[ModelName, ModelTable] = {}
     secrets: SecretsTable = SecretsTable()
 
+    parts: dict[str, SettingsPart] = {}
+    """Tables of features and built-in packages, by owner; missing ones have defaults. Not a key
+    of the file.
+    """
+
+    def of(self, kind: type[Part]) -> Part:
+        """Return the tables of one feature."""
+        found = self.parts.get(kind.owner)
+        return found if isinstance(found, kind) else kind()
+
+    def table(self, name: str) -> Any:
+        """Return a table of any feature or package by its key; None if the file has no table of its
+        owner.
+
+        For the kernel, which does not import the types of features.
+        """
+        return getattr(self.parts.get(table_owner(name) or ""), name, None)
+
     def of_pack(self, name: str) -> Any:
-        """Packages that we ship have tables of their own, others `[packs.settings.NAME]`."""
+        """Return the settings of a package of tools: from its tables if it is built in,
+        otherwise from `[packs.settings.NAME]`.
+        """
         if name in (each.name for each in PACKS):
-            return getattr(self, name, None)
+            kind = part_type(name)
+            return None if kind is None else getattr(self.of(kind), name)
         return self.packs.settings.get(name, {})
 
-    @property
-    def editor_modes(self) -> tuple[Mode, ...]:
-        """The modes that a session in an editor may have."""
-        enabled = self.permissions.enabled
-        modes = self.acp.modes
-        return modes if enabled is None else tuple(mode for mode in modes if mode in enabled)
 
-
-class WorkspaceSandboxTable(_Table, frozen=True):
+class WorkspaceSandboxTable(Table, frozen=True):
     network: list[str] | None = None
-    """Of the hosts that a command may reach otherwise, only these."""
+    """Only these of the otherwise permitted hosts can be reached."""
 
 
-class WorkspaceSettings(_Table, frozen=True):
-    """`.callgate/settings.toml` in a workspace: it may only narrow, so it says less; and add MCP
-    servers, each of which a person has to approve."""
+class WorkspaceSettings(Table, frozen=True):
+    """`.callgate/settings.toml` in a workspace. It can only narrow, and add MCP servers, each of
+    which a person must approve.
+    """
 
     policy: PolicyTable = PolicyTable()
     tools: ToolsTable = ToolsTable()
     sandbox: WorkspaceSandboxTable = WorkspaceSandboxTable()
-    mcp: dict[McpName, McpTable] = {}
+    parts: dict[str, SettingsPart] = {}
+    """As in `Settings`, for features whose tables a workspace can have."""
+
+    def of(self, kind: type[Part]) -> Part:
+        """Return the tables of one feature."""
+        found = self.parts.get(kind.owner)
+        return found if isinstance(found, kind) else kind()
 
 
-class SavedRules(_Table, frozen=True):
+class SavedRules(Table, frozen=True):
     rules: list[RuleTable] = []

@@ -1,10 +1,16 @@
-"""Which store the settings name: that of the home, or one that several homes share."""
+"""The configured store: the database of the home, or a store that several homes share.
+
+A small file gives each home an id. A copied home must not retain it: two homes with one id would
+treat each other's journals as read. `home_place` distinguishes them while both are in use.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -12,12 +18,62 @@ import msgspec
 from callgate.config.home import Home
 from callgate.config.load import SettingsError, is_database, load_user
 from callgate.config.schema import StoreTable
-from callgate.core.ids import owner_id
-from callgate.core.stores import MissingPackage, Store
+from callgate.core.ids import owner_id, ulid
+from callgate.core.stores import Store
+from callgate.feature import port
 
 if TYPE_CHECKING:
     from callgate.sessions.homes import HomeIdentity
-    from callgate.storage.postgres.location import PostgresLocation
+
+
+_ID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}\Z")
+
+
+def home_id(home: Home) -> str:
+    """Return the id of a home; creates it if needed. Raises `SettingsError` if it is damaged."""
+    known = known_home_id(home)
+    if known is not None:
+        return known
+    home.make()
+    temporary = f"{home.id}.{ulid()}.tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(descriptor, f"{ulid()}\n".encode())
+        os.fsync(descriptor)
+        with suppress(FileExistsError):  # another process was faster
+            os.link(temporary, home.id)
+    finally:
+        os.close(descriptor)
+        os.unlink(temporary)
+    return home_id(home)
+
+
+def known_home_id(home: Home) -> str | None:
+    """Return the id of a home, or None if it has none."""
+    try:
+        with open(home.id, encoding="ascii", errors="replace") as file:
+            text = file.read(100).strip()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SettingsError(home.id, None, f"cannot be read: {error.strerror}") from None
+    if not _ID.match(text):
+        raise SettingsError(home.id, 1, "is not the id of a home; restore it, or remove the file")
+    return text
+
+
+def home_place(home: Home) -> str:
+    """Return the location of a home: equal for all its processes, different for a copy."""
+    found = os.stat(home.path)
+    return f"{_machine()}:{found.st_dev:x}:{found.st_ino:x}"
+
+
+def _machine() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read(100).strip()
+    except OSError:
+        return os.uname().nodename
 
 
 def _nothing() -> None:
@@ -25,20 +81,19 @@ def _nothing() -> None:
 
 
 class SharedStore(msgspec.Struct, frozen=True, kw_only=True):
-    """A store that several homes share, and which of them we are."""
+    """A store that several homes share, and the identity of this home in it."""
 
     table: StoreTable
     url: str
     home: HomeIdentity
     directory: str
-    """Of the home."""
+    """The directory of the home."""
 
     @property
-    def place(self) -> str:
-        """The store in words, without what is secret in its address."""
-        from callgate.storage.postgres.location import redacted  # lazy: few have one  # noqa: PLC0415
-
-        return redacted(self.url)
+    def label(self) -> str:
+        """Description of the store, without secrets in its address."""
+        label: str = shared_homes().label(self.url)
+        return label
 
     def owner_id(self) -> str:
         return owner_id(self.home.id)
@@ -46,15 +101,13 @@ class SharedStore(msgspec.Struct, frozen=True, kw_only=True):
     async def open(
         self, *, owner: str | None = None, before_commit: Callable[[], None] = _nothing
     ) -> Store:
-        """Raises `StoreError`; never because a database cannot be reached now."""
+        """Open the store. Raises `StoreError`, but not if a database is temporarily unreachable."""
         owner = owner or self.owner_id()
         if is_database(self.url):
-            location = postgres_location(self.table)
-            from callgate.storage.postgres.store import PostgresStore  # lazy: few have one  # noqa: PLC0415
-
-            return await PostgresStore.open(
-                location, home=self.directory, owner=owner, before_commit=before_commit
+            opened: Store = await shared_homes().open_store(
+                self.table, home=self.directory, owner=owner, before_commit=before_commit
             )
+            return opened
         from callgate.storage.sqlite.store import SqliteStore  # lazy: once it is used  # noqa: PLC0415
 
         directory = unquote(urlsplit(self.url).path)
@@ -68,8 +121,10 @@ async def open_store(
     owner: str | None = None,
     before_commit: Callable[[], None] = _nothing,
 ) -> Store:
-    """The shared store, or that of the home. `owner` names this process; `before_commit` makes
-    durable what the store follows from. Raises `StoreError`."""
+    """Open the shared store, or the one of the home. Raises `StoreError`.
+
+    `owner` names this process; `before_commit` makes data durable on which the store relies.
+    """
     if shared is not None:
         return await shared.open(owner=owner, before_commit=before_commit)
     from callgate.storage.sqlite.store import SqliteStore  # lazy: once something is stored  # noqa: PLC0415
@@ -77,33 +132,24 @@ async def open_store(
     return await SqliteStore.open(home.path, owner=owner, before_commit=before_commit)
 
 
-def postgres_location(table: StoreTable) -> PostgresLocation:
-    """Raises `MissingPackage` or `SettingsError`."""
-    try:
-        from psycopg import ProgrammingError, conninfo  # lazy: few have one  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingPackage("[store] url", "callgate[postgres]") from error
-    from callgate.storage.postgres.location import PostgresLocation  # lazy: as above  # noqa: PLC0415
+def shared_homes() -> Any:
+    """Return `features.fleet.shared_homes`, the feature for databases and shared homes.
 
-    url = store_url(table, os.environ)
-    for key, text in {"url": url, "listen_url": table.listen_url or "none"}.items():
-        try:
-            conninfo.conninfo_to_dict("" if text == "none" else text)
-            urlsplit(text)
-        except (ProgrammingError, ValueError):  # which say the whole of it, with the password
-            raise SettingsError(f"[store] {key}", None, "is no address of a database") from None
-    return PostgresLocation(
-        url=url,
-        listen_url=table.listen_url,
-        schema=table.schema,
-        readers=table.readers,
-        answer_s=table.answer_timeout_s,
-    )
+    Raises `SettingsError` if it is not installed.
+    """
+    homes = port("shared_homes")
+    if homes is None:
+        raise SettingsError(
+            "[store] url", None, "needs the feature 'fleet', which is not installed"
+        )
+    return homes()
 
 
 def configured_store(home: Home) -> SharedStore | None:
-    """The shared store of a home, for a command without a runtime. `SettingsError` where there is
-    one and the settings do not tell which."""
+    """Return the shared store of a home, for a command without a runtime.
+
+    Raises `SettingsError` if there is one, but the settings do not identify it.
+    """
     try:
         with open(home.settings, "rb") as file:
             is_named = b"store" in file.read()
@@ -121,22 +167,23 @@ def configured_store(home: Home) -> SharedStore | None:
 
 
 def shared_store(home: Home, table: StoreTable) -> SharedStore | None:
-    """The store that the settings name; None: that of the home. `SettingsError` for one that is
-    not known here."""
+    """Return the shared store that the settings name, or None for the store of the home.
+
+    Raises `SettingsError` for an unknown store.
+    """
     if not table.is_shared:
         return None
-    from callgate.config.home_ids import home_id, home_place  # lazy: few share  # noqa: PLC0415
-    from callgate.sessions.homes import HomeIdentity  # lazy: as above  # noqa: PLC0415
+    from callgate.sessions.homes import HomeIdentity  # lazy: few share  # noqa: PLC0415
 
     url = store_url(table, os.environ)
     identity = HomeIdentity(
-        id=home_id(home), lost_after_s=table.lost_after_minutes * 60, place=home_place(home)
+        id=home_id(home), lost_after_s=table.lost_after_minutes * 60, path=home_place(home)
     )
     return SharedStore(table=table, url=url, home=identity, directory=home.path)
 
 
 def store_url(table: StoreTable, environ: Mapping[str, str]) -> str:
-    """Raises `SettingsError` for a variable that names none."""
+    """Return the address of the store. Raises `SettingsError` if the variable has none."""
     if table.url_env is None:
         return table.url or ""
     url = environ.get(table.url_env, "")
@@ -147,8 +194,10 @@ def store_url(table: StoreTable, environ: Mapping[str, str]) -> str:
 
 
 def store_table(home: Home) -> StoreTable:
-    """What the settings say of the store, also where something else is wrong with them. Raises
-    `SettingsError` where they name a store and cannot be read."""
+    """Return the store settings, even if other settings are invalid.
+
+    Raises `SettingsError` if the settings name a store and cannot be read.
+    """
     try:
         return load_user(home)[0].store
     except SettingsError:
@@ -159,7 +208,7 @@ def store_table(home: Home) -> StoreTable:
 
 
 def _table_alone(home: Home) -> StoreTable | None:
-    """The table of the store in settings of which something else is wrong; None: unknown."""
+    """Return the store table of settings that are otherwise invalid; None: unknown."""
     import tomllib  # lazy: few settings are wrong  # noqa: PLC0415
 
     try:

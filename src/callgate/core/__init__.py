@@ -1,6 +1,5 @@
-"""The values, errors and ports that every other package speaks.
+"""Values, errors and ports of all other packages.
 
-Nothing here touches a file, a socket, a process or a clock, and nothing here imports the
-rest of callgate. Start with `calls` and `results` (what goes in and what comes out), then
-`tools` (what runs in between) and `errors` (every way in which it does not).
+Two parts do I/O: `local` (files, locks, environment) and `http`. This package imports no other.
+Start with `calls` (a call and its result), then `tools` (the work in between) and `errors`.
 """

@@ -1,25 +1,26 @@
-"""One request to run one tool once, and who makes it."""
+"""A call and its result: one request to run one tool once, its caller, and its outcome."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from callgate.core.clients import Client
+from callgate.core.content import ContentBlock, FileDiff, NativeResult, TextBlock, ToolResultBlock
+from callgate.core.errors import ToolError, ToolErrorClass, safe_message
 from callgate.core.ids import call_id
-from callgate.core.sessions import Session
+from callgate.core.sessions import Client, Session
 
-if TYPE_CHECKING:  # whoever runs a call has it loaded
-    from callgate.core.pacing.backpressure import Backpressure
-    from callgate.core.text.traces import TraceContext
-    from callgate.core.tools import ToolFactory
+if TYPE_CHECKING:
+    from callgate.core.tasks import Backpressure
+    from callgate.core.tools import Tool, ToolFactory
+    from callgate.core.traces import TraceContext
 
 
 class CallerKind(StrEnum):
-    """Who stands behind a surface. A surface states it; a message never does."""
+    """The kind of caller behind a surface. The surface sets it, never a message."""
 
     CLI = "cli"
     PLUGIN = "plugin"
@@ -34,20 +35,50 @@ class CallerKind(StrEnum):
 
     @property
     def trusted(self) -> bool:
-        """In-process user interface and our own code: what would be asked runs."""
+        """In-process user interface and callgate's own code: calls run instead of asking for
+        approval.
+        """
         return self is CallerKind.INTERNAL or self is CallerKind.RENDERER
 
 
-class Runner(msgspec.Struct, frozen=True):
-    """Who does the work of a call in place of its tool. All else stays the tool's: schema, places,
-    policy, question, record."""
+class Handover(msgspec.Struct, frozen=True):
+    """Work that another process or object does instead of the call's tool.
 
-    factory: ToolFactory
+    Only a surface of this process attaches a handover; no message carries one. Schema, paths,
+    policy,
+    question and record are those of the tool.
+    """
+
+    work: Callable[[ToolFactory], Tool]
+    """Creates the replacement. It receives the tool's own factory, for work that wraps the tool."""
     place: str | None = None
-    """Where the work is done, if not here: then nothing of ours is around its commands."""
+    """Label of the location outside callgate's sandbox that does the work; None: here, inside the
+    sandbox of the tool.
+    """
     takes_slot: bool = True
-    """Whether it counts among the calls of its session that run at once. Work that others wait
-    for, and that may wait for them, must not."""
+    """Whether the work counts among the concurrent calls of its session. Work that other calls
+    wait for, or that may never report its end, does not."""
+    is_understood: bool = True
+    """Whether the input was fully understood. If not, the call needs approval in every mode."""
+    is_containable: bool = False
+    """Whether the work would run in callgate's sandbox if the settings allowed read-only commands.
+    """
+    previews: bool = False
+    """Whether the replacement has its own preview; otherwise the tool's preview appears."""
+    purpose: str = ""
+    """The occasion of the call, in a sentence for the approver."""
+
+
+AGENTS_PROCESS = "the agent's own process, outside the sandbox"
+
+
+def no_work(factory: ToolFactory) -> Tool:
+    """Refuse to run: the process that the call was handed to does the work."""
+    raise ValueError("only the process that the call was handed to can do its work")
+
+
+BY_ITS_AGENT = Handover(no_work, place=AGENTS_PROCESS, takes_slot=False)
+"""For calls that callgate only examines: a third-party agent would do the work."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,27 +90,27 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     external_id: str | None = None
     """The caller's own id for the call, meaningful on its connection only."""
     tool_use_id: str | None = None
-    """The id by which an agent's blocks and the events know the call; None: our own."""
+    """The id of the call in events and an agent's blocks; None: `id`."""
     turn_id: str | None = None
-    """None for a direct call. A question of a turn waits for someone to attach."""
+    """None for a direct call. A question of a turn waits for an approver to attach."""
     timeout_s: float | None = None
     answer_s: float | None = None
-    """How long a question about it waits for its answer, at most; None: as the settings say."""
+    """Maximum wait for an answer to its question; None: as in the settings."""
     parent_event_id: str | None = None
     repaired: bool = False
-    """It was read from a text that had to be mended: if it has effects, a person is asked."""
+    """The call was parsed from repaired text: if it has effects, it needs approval."""
     scope: Mapping[str, str] | None = None
-    """Opaque hints of the surface, such as a tab; they reach the audit record."""
+    """Opaque hints of the surface, such as a tab; the audit record contains them."""
     principal: str = "local"
-    """Who makes it, a person or service; `local` is the user of this home."""
+    """The person or service that makes the call; `local` is the user of this home."""
     client: Client | None = None
-    """Who makes it, as the surface found it; None: the client of the session."""
+    """The client, as the surface identified it; None: the client of the session."""
     trace: TraceContext | None = None
-    """The span of its caller, where telemetry is on."""
-    runner: Runner | None = None
-    """Only a surface of this process gives one; no message does."""
+    """The span of its caller, if telemetry is on."""
+    handover: Handover | None = None
+    """The replacement for the tool's work; None: the tool does it."""
     backpressure: Backpressure | None = None
-    """Of the connection that the call's output goes to; None: nobody is waited for."""
+    """Backpressure of the connection that receives the call's output; None: output never waits."""
 
     @property
     def requested_tool(self) -> str:
@@ -89,3 +120,80 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shown_id(self) -> str:
         return self.tool_use_id or self.id
+
+
+class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    error_class: ToolErrorClass = msgspec.field(name="class")
+    message: str
+    reason: str | None = None
+    details: Any = None
+    """Any JSON value, for programs."""
+    user_visible: bool = True
+    correlation_id: str | None = None
+    """Id of the traceback in the log, if the message hides the details."""
+
+    @classmethod
+    def of(cls, error: ToolError, tool: str, correlation_id: str | None = None) -> ErrorInfo:
+        return cls(
+            error_class=error.error_class,
+            message=error.message if error.is_user_visible else safe_message(error, tool),
+            reason=error.reason,
+            details=error.details,
+            user_visible=error.is_user_visible,
+            correlation_id=None if error.is_user_visible else correlation_id,
+        )
+
+    @property
+    def detail_fields(self) -> Mapping[str, Any]:
+        """The details if they are an object, otherwise an empty one."""
+        return self.details if isinstance(self.details, Mapping) else {}
+
+
+class Diagnostic(msgspec.Struct, frozen=True):
+    """A warning or error about a result."""
+
+    message: str
+    level: Literal["warn", "error"] = "warn"
+
+    def __str__(self) -> str:
+        return f"{self.level}: {self.message}"
+
+
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a call. `ok`: no error, and the tool did not report failure."""
+
+    call_id: str
+    tool: str
+    ok: bool
+    content: list[ContentBlock]
+    """Never empty: the message of an error, or an empty text for a success without output."""
+    value: Any = None
+    error: ErrorInfo | None = None
+    diagnostics: tuple[str | Diagnostic, ...] = ()
+    """Remarks about the result; a plain text is for information."""
+    meta: Mapping[str, Any] = {}
+    files_modified: list[str] | None = None
+    command_executed: str | None = None
+    partial: bool = False
+    """The work was stopped; the content is the output up to then."""
+    truncated: bool = False
+    duration_ms: float = 0.0
+    diffs: tuple[FileDiff, ...] = ()
+    native: NativeResult | None = None
+    """The content in the format of one provider, for its models."""
+
+    @property
+    def text(self) -> str:
+        """All text blocks, joined."""
+        return "\n".join(block.text for block in self.content if isinstance(block, TextBlock))
+
+    def block(self, tool_use_id: str) -> ToolResultBlock:
+        """Return the result as a content block, for an agent loop."""
+        return ToolResultBlock(
+            tool_use_id=tool_use_id,
+            content=self.content,
+            is_error=not self.ok,
+            duration_ms=self.duration_ms or msgspec.UNSET,
+            diffs=self.diffs,
+            native=self.native,
+        )

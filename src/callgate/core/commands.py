@@ -1,12 +1,12 @@
-"""A command line on its way to becoming processes: what is asked for, and who can start it.
+"""Commands: the request to run one, the `Launcher` that starts it, and its outcome.
 
-A tool never starts a process itself. It hands a `Command` to the `Launcher` in its context,
-which knows what must be around the commands of this call.
+A tool never starts a process itself. It passes a `Command` to the `Launcher` in its context, which
+applies the sandbox of the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self, cast, runtime_checkable
 
@@ -16,42 +16,84 @@ if TYPE_CHECKING:  # most commands need no event loop
     from asyncio import Future
 
 GRACE_S = 5.0
-"""Between SIGTERM and SIGKILL when someone stops a command."""
+"""Time between SIGTERM and SIGKILL when a command is stopped."""
 
 Stream = Literal["stdout", "stderr"]
 OnOutput = Callable[[Stream, bytes], "Future[None] | None"]
-"""Takes output. Where it returns a future, no more is read before that is done."""
+"""Output callback. If it returns a future, reading pauses until that is done."""
+CONNECT_HOST = "connect_host"
+"""The tool whose calls are questions about connections. Only callgate calls it."""
+
+
+class Connection(msgspec.Struct, frozen=True, kw_only=True):
+    """A connection of a command to a host that is not on a list."""
+
+    entry: str
+    """The host as in a list of hosts: with its port, unless that is 80 or 443."""
+    port: int
+    address: str | None = None
+    """Set if the host name resolves to an address in a private network."""
+    program: str | None = None
+    """The connecting program, if known."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a connection."""
+
+    refusal: str = ""
+    """Reason of the refusal; empty: the connection is approved."""
+    once: bool = False
+    """The approval does not cover later connections of the command."""
+
+
+Approve = Callable[[Connection], Awaitable[Verdict]]
 
 
 class Warm(msgspec.Struct, frozen=True):
-    """How a process that has imported `callgate.host` becomes a command without an `exec`."""
+    """Start of a command without `exec`, in a process that has imported `callgate.host`."""
 
     arguments: tuple[str, ...]
-    """As for `python -m callgate.host`."""
+    """Arguments of `python -m callgate.host`."""
     path: tuple[str, ...]
-    """What stands in `sys.path` before that which every process of ours has."""
+    """Directories to prepend to the default `sys.path`."""
+
+
+class Preimages(msgspec.Struct, frozen=True, kw_only=True):
+    """The directory that stores the files of a command as they were before its changes."""
+
+    directory: str
+    roots: tuple[str, ...]
+    """Directories whose changes are stored."""
+    max_file: int
+    """Maximum size in bytes of a copy."""
+    max_total: int
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     cwd: str
     env: dict[str, str]
-    """All that it sees, beside the mark by which its descendants are found again."""
+    """The whole environment, except for a mark that identifies the command's descendants."""
     stdin: int | None = None
-    """A descriptor of ours that is passed on; without, there is nothing to read."""
+    """A descriptor to pass on as standard input; None: no input."""
     lease: int | None = None
-    """A descriptor of which a copy stays open until nothing of the command is left; the command
-    itself does not have it."""
+    """A descriptor whose copy stays open until all processes of the command have ended. The command
+    itself does not receive it.
+    """
     warm: Warm | None = None
-    """For a host in Python: it may be forked from a warm process, if one can be had."""
+    """For a Python host: it may be forked from a warm process, if one is available."""
     git_config: tuple[str, str] | None = None
-    """The directory of a repository's own, and configuration that git has for this one alone."""
+    """The git directory of a repository, and git configuration for this repository only."""
     call: str | None = None
-    """The id by which the events know the call that it belongs to, where it belongs to one."""
+    """The id of its call in events, if it belongs to a call."""
+    preimages: Preimages | None = None
+    """None: the changes of the command are not stored."""
+    approve: Approve | None = None
+    """Decides about hosts that the sandbox does not list; None: they are refused."""
 
 
 class RuleMatch(msgspec.Struct, frozen=True):
-    """A path that a rule speaks of, and did not yet match when the command started."""
+    """A path that a rule names and that the rule did not match when the command started."""
 
     path: str
     decision: str
@@ -59,30 +101,32 @@ class RuleMatch(msgspec.Struct, frozen=True):
 
 
 class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
-    """Files that a command left and that some program executes later without a question. Paths are
-    sorted and complete."""
+    """Files that a command left and that some program executes later without a question.
+
+    Paths are sorted and complete.
+    """
 
     files: tuple[str, ...] = ()
-    """Under a protected name; a directory stands for all in it."""
+    """Files with a protected name; a directory includes its contents."""
     git: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Configuration files and hooks of git, with the settings that may run programs."""
     disabled: tuple[str, ...] = ()
-    """Those of git that were renamed, so that git does not read them."""
+    """Git files that were renamed, so that git ignores them."""
     pipelines: tuple[str, ...] = ()
     """Files that a server executes after a push."""
     rebases: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Unfinished rebases of git, with the commands that continuing them runs."""
     refused: tuple[str, ...] = ()
-    """Files that the sandbox did not let it create or change."""
+    """Files that the sandbox did not allow the command to create or change."""
     unsearched: str = ""
-    """Why there may be more; empty: there are none."""
+    """Why the list may be incomplete; empty: it is complete."""
 
     def __bool__(self) -> bool:
         found = (self.files, self.git, self.pipelines, self.rebases, self.refused)
         return any((*found, self.unsearched))
 
     def lines(self) -> list[str]:
-        """For a person, one line for each kind, with every path."""
+        """Return one line for each kind, with every path, for display to a person."""
         lines = []
         if self.refused:
             lines.append(
@@ -106,13 +150,13 @@ class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
             lines.append(f"changed, and runs on a server after a push: {_named(self.pipelines)}")
         for path, commands in self.rebases:
             consequence = f"; continuing it runs: {_named(commands, '; ')}" if commands else ""
-            lines.append(f"a rebase is left unfinished: {sendable(path)}{consequence}")
+            lines.append(f"a rebase is unfinished: {sendable(path)}{consequence}")
         if self.unsearched:
             lines.append(f"files that are executed later may be missing here: {self.unsearched}")
         return lines
 
     def below(self, roots: tuple[str, ...]) -> LeftBehind:
-        """The same with paths relative to the first root that they are in."""
+        """Return a copy with paths relative to the first root that contains them."""
 
         def shown(path: str) -> str:
             root = next((r for r in roots if path.startswith(r.rstrip("/") + "/")), None)
@@ -130,11 +174,11 @@ class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DISABLED = ".disabled-by-callgate"
-"""Added to the name of a file of git's that git is not to read."""
+"""Suffix for a renamed git file, so that git ignores it."""
 
 
 def sendable(path: str) -> str:
-    """A path from the disk as text that can be sent: bytes that are no text as `\\xNN`."""
+    """Return a path as valid text: undecodable bytes become `\\xNN`."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
@@ -145,36 +189,57 @@ def _named(paths: tuple[str, ...], separator: str = ", ") -> str:
 NOTHING_LEFT = LeftBehind()
 
 
+class CommandChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """Paths that a command changed, relative to the workspace. Sorted and complete."""
+
+    created: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
+    unkept: tuple[tuple[str, str], ...] = ()
+    """Changed paths that cannot be restored, each with the reason."""
+    is_recorded: bool = True
+    """False: the system did not report the changes, so none are listed."""
+
+
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command ended. Neither code nor signal: someone else took its status, or it runs."""
+    """The end of a command.
+
+    If code and signal are None, its status is unknown, or it still runs.
+    """
 
     code: int | None = None
     signal: int | None = None
-    """The number of the signal that ended the leader, whoever sent it."""
+    """The number of the signal that ended the leader, from any sender."""
     stopped: bool = False
-    """`stop` was called before the leader had ended by itself."""
+    """`stop` was called before the leader ended."""
     ended: int = 0
-    """Processes beside the leader that were ended by us."""
+    """Number of other processes that callgate ended."""
     survivors: int = 0
-    """Processes that could not be ended: another user's, or stuck in the kernel."""
+    """Processes that could not be ended: they belong to another user, or hang in the kernel."""
     limit: str | None = None
-    """The key in `[sandbox.limits]` of what it took too much of, and was ended for."""
+    """The key in `[sandbox.limits]` of the limit that the command exceeded, which ended it."""
     unseen: tuple[str, ...] = ()
-    """Paths in its words and errors that are there, but not for a command in the sandbox."""
+    """Paths in its arguments and errors that exist, but are hidden in the sandbox."""
     git_settings: tuple[str, ...] = ()
-    """Files of a repository's configuration that git could not change for it."""
+    """Configuration files of a repository that the sandbox did not allow git to change."""
     blocked: tuple[str, ...] = ()
-    """`host:port` of what it asked for in the network and may not reach."""
+    """`host:port` of refused network destinations."""
+    refusals: tuple[str, ...] = ()
+    """Why hosts were not approved, each with its host name."""
+    approved: tuple[str, ...] = ()
+    """Hosts that were approved while the command ran."""
     reached: int = 0
-    """Connections to hosts that it may reach; counted only where they are named."""
+    """Connections to permitted hosts; counted only if the hosts are listed."""
+    changes: CommandChanges | None = None
+    """None: the changes were not stored."""
     left: LeftBehind = NOTHING_LEFT
     rule_matches: tuple[RuleMatch, ...] = ()
     unsearched: str = ""
-    """Why there may be more of these."""
+    """Why `rule_matches` may be incomplete."""
 
 
 class Running(Protocol):
-    """A command that was started. Leaving `async with` stops what still runs."""
+    """A started command. Leaving `async with` stops its remaining processes."""
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(
@@ -184,32 +249,32 @@ class Running(Protocol):
         traceback: TracebackType | None,
     ) -> None: ...
     async def wait(self) -> Exit:
-        """Wait until nothing of the command runs any more and its output has been read."""
+        """Wait until all processes of the command have ended and its output has been read."""
         ...
 
     def stop(self, grace: float = GRACE_S) -> bool:
-        """Begin to end the whole tree: SIGTERM, and SIGKILL after `grace` seconds.
+        """Stop the whole process tree: SIGTERM, and SIGKILL after `grace` seconds.
 
-        False if nothing is left to end. Of several graces the shortest counts.
+        Return False if all processes have ended. If called again, the shorter grace period counts.
         """
         ...
 
 
 @runtime_checkable
 class WatchesWrites(Protocol):
-    """A command of which attempts to write where it may not can be seen."""
+    """A command whose forbidden write attempts can be observed."""
 
     def watch_writes(self, report: Callable[[str], None]) -> None:
-        """Tell of the next one, with its path: before anything that the command says after it."""
+        """Report the path of the next attempt, before any later output of the command."""
         ...
 
 
 _WATCHING: dict[type, bool] = {}
-"""Whether the commands of a class can be watched: to look at a protocol's members is slow."""
+"""Whether the commands of a class can be watched. Cached: `isinstance` with a protocol is slow."""
 
 
 def watch_writes(running: object, report: Callable[[str], None]) -> None:
-    """Hear of the next attempt of a command to write where it may not, if that can be seen."""
+    """Report the next forbidden write attempt of a command, if it can be observed."""
     kind = type(running)
     if kind not in _WATCHING:
         _WATCHING[kind] = isinstance(running, WatchesWrites)
@@ -219,5 +284,5 @@ def watch_writes(running: object, report: Callable[[str], None]) -> None:
 
 class Launcher(Protocol):
     async def start(self, command: Command, on_output: OnOutput) -> Running:
-        """Start it. Raises OSError if the system cannot."""
+        """Start a command. Raises `OSError` if the system cannot start it."""
         ...

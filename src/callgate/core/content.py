@@ -1,10 +1,9 @@
-"""What a tool shows: text, images and JSON, with labels that say what they are, and the blocks in
-which an agent sees them."""
+"""Content of tool results and conversations: blocks, labels and messages."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -31,26 +30,26 @@ ContentBlock = TextBlock | ImageBlock | JsonBlock
 
 
 class Label(StrEnum):
-    """What the output of a tool is, as a session remembers it."""
+    """Classification of a tool's output, remembered by the session."""
 
     PRIVATE = "private"
-    """Mail, documents, accounts, secrets: not meant for strangers."""
+    """Mail, documents, accounts, secrets: not meant for third parties."""
     UNTRUSTED = "untrusted"
-    """Strangers can have written it: web pages, mail, messages, results of foreign servers."""
+    """Third parties may have written it: web pages, mail, messages, results of foreign servers."""
     VOUCHED = "vouched"
-    """As good as the user's words: an address book, the data of the user's own account."""
+    """Trusted like the user's own input: an address book, data of the user's own account."""
     WORKSPACE = "workspace"
-    """Files of the workspace, and what commands print there."""
+    """Files of the workspace, and the output of commands there."""
     MEMORY = "memory"
-    """What was remembered in earlier sessions."""
+    """Content remembered from earlier sessions."""
 
 
 SESSION_LABELS = frozenset({Label.PRIVATE, Label.UNTRUSTED})
-"""Those that a session keeps once it has read such content."""
+"""Labels that a session retains after it has read such content."""
 
 
 LARGEST_DIFF = 256 * 1024
-"""Bytes of one side of a change that is kept to be shown."""
+"""Maximum bytes of each side of a diff."""
 
 
 class FileDiff(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,12 +58,12 @@ class FileDiff(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """Absolute."""
     old: str | None
-    """None: there was no such file."""
+    """None: the file did not exist."""
     new: str
 
     @classmethod
     def of(cls, path: str, old: str | None, new: str) -> tuple[FileDiff, ...]:
-        """The one change, or none where nothing changed or a side cannot be shown."""
+        """Return one diff, or none if nothing changed or a side is binary or too long."""
         if old == new or not _is_shown(new) or (old is not None and not _is_shown(old)):
             return ()
         return (cls(path=path, old=old, new=new),)
@@ -83,49 +82,96 @@ class ToolUseBlock(msgspec.Struct, frozen=True, tag="tool_use", omit_defaults=Tr
     name: str
     input: Any
     external_id: str | None = None
-    """What the model itself calls it; unique in its reply at most."""
+    """The model's id of the request; unique at most within its reply."""
 
 
 NativeFormat = Literal["openai.chat_completions", "openai.responses", "anthropic.messages"]
 
 
 class NativeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A result for a model in the words of one provider. Models of others are shown its text."""
+    """A result in the format of one provider. Models of other providers receive its text."""
 
     format: NativeFormat
     content: list[Any]
 
 
 class ToolResultBlock(msgspec.Struct, frozen=True, tag="tool_result", omit_defaults=True):
-    """What the agent gets back: exactly one for each `ToolUseBlock`."""
+    """The result for the agent: exactly one for each `ToolUseBlock`."""
 
     tool_use_id: str
     content: list[ContentBlock]
     is_error: bool = msgspec.field(default_factory=bool)  # not a default to omit: always written
     duration_ms: float | msgspec.UnsetType = msgspec.UNSET
     diffs: tuple[FileDiff, ...] = ()
-    """What the call changed, as people are shown it; a model is not."""
+    """The changes of the call, for display to people. Models do not receive them."""
     native: NativeResult | None = None
-    """What takes the place of `content` for the models of one provider."""
+    """Replaces `content` for the models of one provider."""
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, tag="thinking"):
-    """What a model thought before it spoke."""
+    """The reasoning of a model before its reply."""
 
     thinking: str
     signature: str | None = None
-    """By which its provider knows it again."""
+    """The provider's signature, for verification by the provider."""
 
 
 class RedactedThinkingBlock(msgspec.Struct, frozen=True, tag="redacted_thinking"):
-    """A thought that only its provider can read."""
+    """Reasoning that only its provider can decrypt."""
 
     data: str
 
 
 class SummaryBlock(msgspec.Struct, frozen=True, tag="summary"):
-    """Stands for the beginning of a conversation that has become too long."""
+    """Replaces the beginning of a conversation that has become too long."""
 
     text: str
     upto: int
-    """How many messages of the conversation it stands for."""
+    """Number of messages that the summary replaces."""
+
+
+Role = Literal["user", "assistant"]
+MessageBlock = (
+    TextBlock
+    | ImageBlock
+    | JsonBlock
+    | ToolUseBlock
+    | ToolResultBlock
+    | ThinkingBlock
+    | RedactedThinkingBlock
+    | SummaryBlock
+)
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    role: Role
+    content: list[MessageBlock]
+
+    @classmethod
+    def text(cls, role: Role, text: str) -> Message:
+        return cls(role=role, content=[TextBlock(text)])
+
+
+class Spoken(msgspec.Struct, frozen=True, kw_only=True):
+    """Text for speech output."""
+
+    utterance: str
+    voice: str | None = None
+    style: str | None = None
+    locale: str | None = None
+
+
+class Speaker(Protocol):
+    """Speech output for the replies of a model, implemented by a tool package."""
+
+    def speak(self, spoken: Spoken) -> None:
+        """Queue text for speech. Never waits, never raises."""
+
+    def stop(self) -> None:
+        """Stop speaking and clear the queue; later text is spoken again."""
+
+    async def heard(self) -> None:
+        """Wait until the queue is empty."""
+
+    async def close(self) -> None:
+        """Stop speaking permanently."""

@@ -1,6 +1,6 @@
-"""What a tool can do to the world: a set of capabilities, and the class derived from it.
+"""Effects of a tool: a set of capabilities, and the class derived from it.
 
-The set is canonical. The class (`side_effects` of a tool) is the highest thing the set
+The set is canonical. The class (`side_effects` of a tool) is the highest effect that the set
 allows: none < read < write < network < execute.
 """
 
@@ -23,7 +23,7 @@ class SideEffects(StrEnum):
 
     @property
     def has_effects(self) -> bool:
-        """Whether a call of this class changes anything: write and above."""
+        """Whether a call of this class changes something: write and above."""
         return _RANK[self] >= _RANK[SideEffects.WRITE]
 
     @classmethod
@@ -68,7 +68,7 @@ _IMPLIED = {
 
 
 def derive(capabilities: Iterable[Capability]) -> SideEffects | None:
-    """The class of a capability set; None where the set declares nothing."""
+    """Return the class of a capability set, or None if the set declares none."""
     declared = frozenset(capabilities)
     for needed, effect in _DERIVATION:
         if needed & declared:
@@ -77,5 +77,5 @@ def derive(capabilities: Iterable[Capability]) -> SideEffects | None:
 
 
 def implied(effect: SideEffects) -> frozenset[Capability]:
-    """The capabilities of a tool that declared only its class."""
+    """Return the capabilities of a tool that declares only its class."""
     return _IMPLIED[effect]

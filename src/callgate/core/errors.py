@@ -1,21 +1,21 @@
-"""Every way in which a call can end badly: one tree, one closed set of classes.
+"""All errors that end a call: one tree, one closed set of classes.
 
     ToolError
     ├── ToolNotFound            no such tool, or not visible to this session
     ├── ToolValidationError     the arguments break the tool's schema
-    ├── ToolPermissionDenied    policy, mode or wall said no; nobody was asked
+    ├── ToolPermissionDenied    refused by policy, mode or confinement, without a question
     │   └── WorkspaceEscapeError    a path leaves the workspace or enters a protected place
-    ├── ToolUserDenied          a person said no
-    ├── ConfirmationTimeout     nobody answered in time
-    ├── ToolTimeout             the work took longer than its limit
-    ├── ToolExecutionError      the work itself failed
-    ├── ToolCancelled           someone stopped it
-    ├── ToolShuttingDown        the runtime is going away
-    ├── ToolProtocolError       a peer broke a wire's rules
-    ├── ToolHostUnavailable     the process that runs the tool is gone
-    └── ToolParseError          a model's text could not be read
+    ├── ToolUserDenied          the approver denied the call
+    ├── ConfirmationTimeout     no answer arrived in time
+    ├── ToolTimeout             the work exceeded its time limit
+    ├── ToolExecutionError      the work failed
+    ├── ToolCancelled           the call was cancelled
+    ├── ToolShuttingDown        the runtime is shutting down
+    ├── ToolProtocolError       a peer violated its protocol
+    ├── ToolHostUnavailable     the process that runs the tool is not available
+    └── ToolParseError          the text of a model could not be parsed
 
-    ToolRegistrationError (ValueError)   a definition is wrong; raised to its author
+    ToolRegistrationError (ValueError)   a wrong definition; raised to its author
 
 `str(error)` is safe to show to a model or a person. Wrong use by our own program is a
 `ValueError`, never a `ToolError`.
@@ -73,14 +73,14 @@ DENIALS = frozenset(
 
 
 def add_details(details: Any, **more: Any) -> dict[str, Any]:
-    """An object with more members; details that are not an object stand under `details`."""
+    """Return an object with additional members; other details become its member `details`."""
     if isinstance(details, Mapping):
         return {**details, **more}
     return more if details is None else {"details": details, **more}
 
 
 class ToolError(Exception):
-    """A call that did not end well; a tool raises a subclass to say so itself."""
+    """A call that was refused or failed. A tool can raise a subclass."""
 
     error_class: ToolErrorClass = ToolErrorClass.EXECUTION_ERROR
 
@@ -93,9 +93,9 @@ class ToolError(Exception):
         reason: str | None = None,
         details: Any = None,
     ) -> None:
-        """`details`: any JSON value, for programs."""
+        """`details` is any JSON value, for programs."""
         super().__init__(message)
-        # A tool may raise with anything at hand; everyone after it relies on text.
+        # A tool may pass any object; all readers of the error rely on text.
         self.message = message if isinstance(message, str) else str(message)
         self.tool_use_id = tool_use_id
         self.is_user_visible = bool(is_user_visible)
@@ -104,12 +104,12 @@ class ToolError(Exception):
 
     @property
     def detail_fields(self) -> Mapping[str, Any]:
-        """The details, where they are an object."""
+        """The details if they are an object, otherwise an empty one."""
         return self.details if isinstance(self.details, Mapping) else {}
 
 
 _SAFE_SENTENCES = {
-    ToolErrorClass.NOT_FOUND: "did not find what it was asked for",
+    ToolErrorClass.NOT_FOUND: "did not find the requested object",
     ToolErrorClass.VALIDATION_ERROR: "rejected its arguments",
     ToolErrorClass.PERMISSION_DENIED: "lacks a permission",
     ToolErrorClass.USER_DENIED: "was denied by the user",
@@ -118,15 +118,17 @@ _SAFE_SENTENCES = {
     ToolErrorClass.EXECUTION_ERROR: "failed unexpectedly",
     ToolErrorClass.CANCELLED: "was cancelled",
     ToolErrorClass.SHUTTING_DOWN: "was stopped by a shutdown",
-    ToolErrorClass.PROTOCOL_ERROR: "broke a rule of its protocol",
+    ToolErrorClass.PROTOCOL_ERROR: "violated its protocol",
     ToolErrorClass.HOST_UNAVAILABLE: "lost the process that runs it",
     ToolErrorClass.PARSE_ERROR: "could not read its input",
 }
 
 
 def safe_message(error: ToolError, tool: str) -> str:
-    """Sentence for the agent about an error whose own message must not be shown: which tool
-    failed, how, and the class of the exception or the reason, if it is one plain word."""
+    """Return a message for the agent about an error whose own message is confidential.
+
+    It has the tool, the kind of failure, and the exception class or reason if that is one word.
+    """
     causes = (error.detail_fields.get(EXCEPTION), error.reason)
     plain = (each for each in causes if isinstance(each, str) and _WORD.fullmatch(each))
     cause = next((f" ({each})" for each in plain), "")
@@ -135,7 +137,7 @@ def safe_message(error: ToolError, tool: str) -> str:
 
 
 EXCEPTION = "exception"
-"""Detail of an error that a tool did not raise as a `ToolError`: the class of its exception."""
+"""Detail with the exception class, if a tool raised something other than a `ToolError`."""
 
 
 class ToolNotFound(ToolError):
@@ -197,7 +199,7 @@ class ToolShuttingDown(ToolError):
 
     @classmethod
     def draining(cls) -> ToolShuttingDown:
-        """What runs may end, and nothing new begins. Another instance may take it."""
+        """Return the error for new calls while the running ones finish."""
         message = "This instance is draining: it ends soon and takes no new work."
         return cls(message, reason="draining")
 
@@ -215,4 +217,4 @@ class ToolParseError(ToolError):
 
 
 class ToolRegistrationError(ValueError):
-    """A definition that cannot be registered; the message names the tool and the place."""
+    """A definition that cannot be registered; the message has the tool and the location."""

@@ -1,4 +1,4 @@
-"""What happened, for whoever wants to know: one envelope for every event."""
+"""Events: types, envelope and sink."""
 
 from __future__ import annotations
 
@@ -30,34 +30,36 @@ MODE_CHANGED = "mode.changed"
 LABELLED = "session.labelled"
 """A session has read private or untrusted content for the first time."""
 LABEL_CLEARED = "session.label_cleared"
-"""A person says that this no longer counts."""
+"""A person cleared a label of the session."""
 LLM_CALLED = "llm.call_started"
 LLM_COMPLETED = "llm.call_completed"
 LLM_FAILED = "llm.call_failed"
 LLM_RETRYING = "llm.call_retrying"
 CHAT = "output.chat"
-"""What the model said to the user, whole; as it comes, `CHAT_DELTA`, which is not kept."""
+"""A complete text of the model for the user. It arrives in pieces as `CHAT_DELTA`, which is not
+stored.
+"""
 CHAT_DELTA = "output.chat_delta"
 SPEECH = "output.say"
 OPEN_URL = "output.open_url"
 PLANNED = "plan.updated"
-"""What an agent means to do: the whole list, whenever it changes."""
+"""The plan of an agent: the whole list, after each change."""
 NOTICE = "turn.notice"
-"""What the user must know of a turn that went otherwise than it should."""
+"""A message for the user about a turn that did not run as expected."""
 DIAGNOSED = "reply.diagnosed"
-"""What was wrong with the form of a model's reply."""
+"""A problem with the form of a model's reply."""
 COMPACTED = "context.compacted"
 EVENTS_LOST = "store.events_lost"
-"""Stands for events that could not be kept."""
+"""Replaces events that could not be stored."""
 EVENTS_PRUNED = "store.events_pruned"
-"""Stands where an event was that is too old to be kept."""
+"""Replaces an event that was pruned because of its age."""
 SETTINGS_RELOADED = "settings.reloaded"
-"""The settings' files changed, and what they say now is in force. Of no session."""
+"""The settings files changed, and the new settings are active. Not part of a session."""
 SETTINGS_REJECTED = "settings.rejected"
-"""They changed and cannot be used: calls with effects are refused. Of no session."""
+"""The changed settings cannot be used: calls with effects are refused. Not part of a session."""
 
 UNKEPT = frozenset({CHAT_DELTA, SETTINGS_RELOADED, SETTINGS_REJECTED})
-"""No store has these: they count for whoever listens."""
+"""Event types that no store has: only current listeners receive them."""
 
 TERMINAL = frozenset({COMPLETED, FAILED, INPUT_INVALID})
 """Every call ends in exactly one of these."""
@@ -78,6 +80,6 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventSink(Protocol):
-    """Where events go. `emit` never waits and never raises."""
+    """Receiver of events. `emit` never waits and never raises."""
 
     def emit(self, event: Event) -> None: ...

@@ -1,7 +1,8 @@
-"""Identifiers: ULIDs that sort by the moment of their making, also within a millisecond.
+"""Identifiers: ULIDs that sort by creation time, even within a millisecond.
 
-A ULID is 10 characters of time, then here 10 of randomness drawn once per process and 6 of
-a counter. They are identities, not secrets: nothing is allowed because someone knows one.
+A ULID has 10 characters of time. Here, 10 random characters (drawn once per process) and a counter
+of 6 characters follow. The counter starts at a random number, because the dashboard and the command
+line shorten an id to its end. Ids are not secrets: knowing an id permits nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ EXTERNAL_ID = re.compile(r"[\x20-\x7e]{1,128}\Z")
 
 
 def _encode(number: int) -> str:
-    """Fifty bits in ten characters."""
+    """Encode 50 bits in ten characters."""
     return (
         _TWO_CHARACTERS[(number >> 40) & 1023]
         + _TWO_CHARACTERS[(number >> 30) & 1023]
@@ -31,15 +32,15 @@ def _encode(number: int) -> str:
 
 
 def _ulids() -> Iterator[str]:
-    """An endless supply, each greater than the one before, whatever the clock does."""
-    latest, prefix, count = 0, "", 0
+    """Yield ULIDs without end, each greater than the one before, even if the clock is set back."""
+    latest, prefix, salt = 0, "", _encode(int.from_bytes(os.urandom(7)))
+    count = int.from_bytes(os.urandom(4)) >> 3  # in the lower half: the counter does not end soon
     while True:
         millisecond = time_ns() // 1_000_000
         if millisecond > latest or not count & 1023:
             latest = max(millisecond, latest)
-            count %= 1 << _COUNTER_BITS
-            if count == 0:  # a new salt, so that the counter may begin anew
-                salt, latest = _encode(int.from_bytes(os.urandom(7))), latest + 1
+            if count >> _COUNTER_BITS:  # a new salt, so that the counter may restart
+                salt, latest, count = _encode(int.from_bytes(os.urandom(7))), latest + 1, 0
             high = _TWO_CHARACTERS[count >> 20] + _TWO_CHARACTERS[(count >> 10) & 1023]
             prefix = _encode(latest) + salt + high
         yield prefix + _TWO_CHARACTERS[count & 1023]
@@ -47,7 +48,7 @@ def _ulids() -> Iterator[str]:
 
 
 class _Source:
-    """The supply of this process; a forked child gets one of its own."""
+    """The ULIDs of this process; a forked child has a separate sequence."""
 
     def __init__(self) -> None:
         self.renew()
@@ -61,16 +62,16 @@ os.register_at_fork(after_in_child=_source.renew)
 
 
 def ulid() -> str:
-    """A fresh ULID. In any thread."""
+    """Return a new ULID. Thread-safe."""
     while True:
         try:
             return _source.next()
-        except ValueError:  # another thread is just making one
+        except ValueError:  # another thread is in the generator
             continue
 
 
 def made_at(id: str) -> float:
-    """When an id of ours was made, in seconds since 1970; 0 where it does not say."""
+    """Return the creation time of an id in seconds since 1970, or 0 if it contains no time."""
     text = id.rpartition("_")[2][:10]
     if len(text) < 10 or any(each not in _ALPHABET for each in text):
         return 0.0
@@ -81,7 +82,10 @@ def made_at(id: str) -> float:
 
 
 def call_id() -> str:
-    return "tu_" + ulid()
+    try:
+        return "tu_" + _source.next()
+    except ValueError:  # another thread is in the generator
+        return "tu_" + ulid()
 
 
 def session_id() -> str:
@@ -89,13 +93,15 @@ def session_id() -> str:
 
 
 def owner_id(home: str | None = None) -> str:
-    """Names a process, as the owner of sessions and calls; never used again. `home` is the id of
-    its home, where several homes share a store."""
+    """Return a unique name for a process, as the owner of sessions and calls.
+
+    `home` is the id of its home, if several homes share a store.
+    """
     return f"own_{ulid()}" if home is None else f"own_{ulid()}_{home}"
 
 
 def home_of(owner: str) -> str | None:
-    """The id of the home that an owner's name tells; None where it tells none."""
+    """Return the id of the home in an owner's name, if there is one."""
     return owner[31:] or None if owner[:4] == "own_" and owner[30:31] == "_" else None
 
 
@@ -104,5 +110,5 @@ def turn_id() -> str:
 
 
 def is_call_id(text: str) -> bool:
-    """Whether an id is one of ours; any other is kept as an external id."""
+    """Whether callgate generated the id; any other id is stored as an external id."""
     return CALL_ID.match(text) is not None

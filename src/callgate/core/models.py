@@ -1,4 +1,4 @@
-"""A language model as everyone sees it: a prompt goes in, pieces come out, a reply ends them."""
+"""The port of a language model: it receives a prompt and streams pieces, then one reply."""
 
 from __future__ import annotations
 
@@ -8,10 +8,50 @@ from typing import Any, Literal, NoReturn, Protocol
 
 import msgspec
 
-from callgate.core.messages import Message
+from callgate.core.content import Message
 from callgate.core.tools import ToolDefinition
-from callgate.core.usage import Price as Price
-from callgate.core.usage import Usage as Usage
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Token counts of one or more replies, with the same meaning for every provider."""
+
+    input: int = 0
+    """The whole prompt, with its cached part."""
+    output: int = 0
+    """The reply, with reasoning tokens."""
+    cache_read: int = 0
+    """The part of `input` that was read from the provider's cache."""
+    cache_write: int = 0
+    """The part of `input` that was written to the provider's cache."""
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            input=self.input + other.input,
+            output=self.output + other.output,
+            cache_read=self.cache_read + other.cache_read,
+            cache_write=self.cache_write + other.cache_write,
+        )
+
+
+class Price(msgspec.Struct, frozen=True, kw_only=True):
+    """US dollars per million tokens."""
+
+    input: float = 0.0
+    """Per million prompt tokens."""
+    output: float = 0.0
+    """Per million reply tokens."""
+    cache_read: float | None = None
+    """Per million prompt tokens read from the provider's cache. Default: the price of `input`."""
+    cache_write: float | None = None
+    """Per million prompt tokens written to the provider's cache. Default: the price of `input`."""
+
+    def of(self, usage: Usage) -> float:
+        read = self.input if self.cache_read is None else self.cache_read
+        write = self.input if self.cache_write is None else self.cache_write
+        plain = usage.input - usage.cache_read - usage.cache_write
+        cost = plain * self.input + usage.cache_read * read + usage.cache_write * write
+        return (cost + usage.output * self.output) / 1_000_000
+
 
 _LONGEST_KEY = 8192
 
@@ -22,11 +62,11 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     messages: Sequence[Message]
     system: str = ""
     tools: Sequence[ToolDefinition] = ()
-    """Empty for a model without tool calling of its own."""
+    """Empty for a model without native tool calling."""
     max_tokens: int | None = None
-    """Of the reply; None: what the settings say."""
+    """Limit of the reply; None: as in the settings."""
     output_schema: Mapping[str, Any] | None = None
-    """What the text of the reply must obey, where the server can constrain it."""
+    """Schema for the text of the reply, if the server can constrain it."""
 
 
 class TextDelta(msgspec.Struct, frozen=True):
@@ -38,7 +78,7 @@ class ThinkingDelta(msgspec.Struct, frozen=True):
 
 
 class ToolUseDelta(msgspec.Struct, frozen=True):
-    """A piece of a call's arguments, to be shown; nothing is run from it."""
+    """A piece of a call's arguments, for display only; no call runs from it."""
 
     id: str
     name: str
@@ -46,7 +86,7 @@ class ToolUseDelta(msgspec.Struct, frozen=True):
 
 
 class Retrying(msgspec.Struct, frozen=True):
-    """The request failed and is made again. What was said of the reply so far is void."""
+    """The request failed and is repeated. The earlier pieces of the reply are void."""
 
     kind: ModelErrorKind
     message: str
@@ -55,16 +95,17 @@ class Retrying(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it, at the end."""
+    """The complete reply, as the last piece."""
 
     message: Message
     stop: StopReason
     usage: Usage = Usage()
     model: str = ""
-    """Who answered, as the provider names it."""
+    """The model that answered, as the provider names it."""
     unreadable: Mapping[str, str] = {}
-    """Why tool uses of the message cannot be run, by their id: their arguments were cut or are
-    no object. The message has them with an empty input."""
+    """Why tool uses of the message cannot run, by id: their arguments were truncated or are not an
+    object. Their input in the message is empty.
+    """
 
 
 Piece = TextDelta | ThinkingDelta | ToolUseDelta | Retrying | Reply
@@ -72,23 +113,25 @@ Piece = TextDelta | ThinkingDelta | ToolUseDelta | Retrying | Reply
 
 class ModelErrorKind(StrEnum):
     KEY = "key"
-    """Missing, refused, or without the right to this model."""
+    """The key is missing, refused, or does not permit this model."""
     REQUEST = "request"
-    """The provider does not take the request."""
+    """The provider rejects the request."""
     CONTEXT = "context"
-    """The prompt is longer than the model's window."""
+    """The prompt exceeds the context window."""
     RATE = "rate"
     OVERLOADED = "overloaded"
     UNREACHABLE = "unreachable"
     TIMEOUT = "timeout"
     CUT = "cut"
-    """The stream ended before the reply did."""
+    """The stream ended before the reply."""
+    NO_TOOLS = "no_tools"
+    """The model has no native tool calling; its adapter has switched to calls as text."""
     MALFORMED = "malformed"
-    """What came is not what the dialect says."""
+    """The response does not conform to the provider's format."""
 
 
 class ModelError(Exception):
-    """The model did not answer. The text is fit for a person and holds no key."""
+    """The model did not answer. The message is safe to show and contains no key."""
 
     def __init__(
         self,
@@ -97,23 +140,26 @@ class ModelError(Exception):
         *,
         retryable: bool = False,
         retry_after_s: float | None = None,
+        status: int | None = None,
     ) -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
         self.retryable = retryable
-        """Whether the same request may well succeed a little later."""
+        """Whether the same request may succeed later."""
         self.retry_after_s = retry_after_s
-        """How long the provider asks to wait, where it says."""
+        """The delay that the provider requests, if it does."""
+        self.status = status
+        """The HTTP status of the response, if there was one."""
 
 
 class Key:
-    """What a provider knows us by. Only `reveal` shows it."""
+    """An API key. Only `reveal` returns its text."""
 
     __slots__ = ("_text",)
 
     def __init__(self, text: str) -> None:
-        """Spaces and line ends around it do not count. ValueError if it cannot be one."""
+        """Strip surrounding white space. Raises `ValueError` if the text cannot be a key."""
         text = text.strip()
         if not text:
             raise ValueError("the key is empty")
@@ -135,25 +181,26 @@ class Key:
 
 class Model(Protocol):
     name: str
-    """As the settings call it."""
+    """Its name in the settings."""
     images: bool
-    """Whether it can be shown pictures."""
+    """Whether it accepts images."""
     native_tools: bool
     """False: it writes its calls as text."""
     constrained: bool
-    """Its text can be bound to a schema: see `Prompt.output_schema`."""
+    """Whether its text can be constrained to a schema: see `Prompt.output_schema`."""
     small: bool
-    """It is given a short prompt, and what it may write at once is little."""
+    """It gets a short prompt, and its replies are limited."""
     catalogue_names: bool
-    """It is told of the tools of the catalogue, under their names there, and of no others."""
+    """It sees only the tools of the catalogue, under their catalogue names."""
     context_tokens: int
-    """The window: prompt and reply together."""
+    """The context window: prompt and reply together."""
     price: Price | None
 
     def stream(self, prompt: Prompt) -> AsyncGenerator[Piece, None]:
-        """Pieces as they arrive, then exactly one `Reply`; or a `ModelError`.
+        """Yield pieces as they arrive, then exactly one `Reply`; or raise a `ModelError`.
 
-        Closing the generator (`contextlib.aclosing`) ends the request."""
+        Closing the generator (`contextlib.aclosing`) ends the request.
+        """
         ...
 
     async def close(self) -> None: ...

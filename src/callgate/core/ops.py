@@ -1,16 +1,16 @@
-"""Everything that can be changed in a store, as values.
+"""All changes of a store, as values.
 
-The set is closed. An op carries the ids of what it makes, and the moment where it needs one:
-applying it again, because nobody knows whether it was applied, changes nothing. An op about a
-session may carry the `fence` that came with its lock; the commit then fails with `StaleOwner`
+The set is closed. An op carries the ids that it creates and, if needed, a timestamp. So an op
+whose outcome is unknown can be applied again without effect. An op on a
+session may carry the `fence` from the session's lock; the commit then fails with `StaleOwner`
 once the session has another owner.
 
-    call          (asked) waiting ---start---> running ---finish---> ended
+    call          (pending) waiting ---start---> running ---finish---> ended
                          \\_________________finish_________________/
     confirmation  pending ---> allowed | denied | expired | withdrawn
 
-Both move by compare-and-set: of several who try, one is told that it was the one, and the
-others what stands.
+Both change by compare-and-set: if several processes try, one is applied, and the others receive
+the current state.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from callgate.core.sessions import Mode, Root
 from callgate.core.stored import (
     LOCAL,
     ConfirmationState,
-    Pin,
     SharedEntry,
     StoredCall,
     StoredConfirmation,
@@ -40,61 +39,61 @@ from callgate.core.stored import (
 T = TypeVar("T")
 
 
-# What an op gives back, where it is not a value from `stored`.
+# Results of ops, except for values from `stored`.
 
 
 class CallReceipt(msgspec.Struct, frozen=True):
     applied: bool
-    """False: someone else started or ended it; `call` is what stands."""
+    """False: another process started or ended it; `call` is the current state."""
     call: StoredCall
 
 
 class Resolution(msgspec.Struct, frozen=True):
     applied: bool
-    """False: someone else was first; `confirmation` carries their answer."""
+    """False: another answer was first; `confirmation` contains it."""
     confirmation: StoredConfirmation
 
 
 class EntryReceipt(msgspec.Struct, frozen=True):
     applied: bool
-    """False: it has another version than the expected one; `entry` is what stands."""
+    """False: the entry has another version than the expected one; `entry` is the current state."""
     entry: SharedEntry | None
 
 
 class Reaped(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     interrupted: Sequence[StoredCall] = ()
-    """Had started; what they did is not known."""
+    """Calls that had started; their effects are unknown."""
     closed: Sequence[StoredCall] = ()
-    """Had not started and never will."""
+    """Calls that had not started and never will."""
     more: bool = False
-    """Whether something of it is left for a further `Reap`."""
+    """Whether another `Reap` is needed."""
 
 
 # The ops.
 
 
 class Op(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """One change; `T` is what it gives back."""
+    """One change; `T` is its result."""
 
     sole: ClassVar[bool] = False
-    """Whether its commit must not share a transaction: it changes more than it names."""
+    """The commit must not share a transaction, because it changes more than the op names."""
 
     @property
     def recorded(self) -> Sequence[Event]:
-        """The events that it appends."""
+        """The events that the op appends."""
         return ()
 
     @property
     def sessions(self) -> tuple[str, ...]:
-        """The sessions that it names."""
+        """The sessions that the op names."""
         return ()
 
 
 class SessionOp(Op[T], Generic[T], frozen=True, kw_only=True):
     session: str
     fence: int | None = None
-    """What `Acquire` gave; None where the session's owner is not the one who speaks."""
+    """The result of `Acquire`; None if the caller is not the owner of the session."""
 
     @property
     def sessions(self) -> tuple[str, ...]:
@@ -110,7 +109,7 @@ class EventOp(SessionOp[T], Generic[T], frozen=True, kw_only=True):
 
 
 class NewSession(SessionOp[StoredSession], frozen=True, kw_only=True):
-    """Make a session; one with this id that exists is given back as it is."""
+    """Create a session; if one with this id exists, return it unchanged."""
 
     workspace: str
     mode: Mode = Mode.ASK
@@ -129,7 +128,7 @@ class NewSession(SessionOp[StoredSession], frozen=True, kw_only=True):
 
 
 class UpdateSession(SessionOp[StoredSession], frozen=True, kw_only=True):
-    """Change what is set; the rest stays."""
+    """Change the fields that are set."""
 
     workspace: str | UnsetType = UNSET
     mode: Mode | UnsetType = UNSET
@@ -145,13 +144,13 @@ class UpdateSession(SessionOp[StoredSession], frozen=True, kw_only=True):
 class Fork(SessionOp[StoredSession], frozen=True, kw_only=True):
     """Copy the events and messages of `session`, up to the end of a turn, to a new one.
 
-    The copies have ids of their own and the numbers of the originals. A call without an end
-    among them is ended as interrupted. The new session has no owner, grants or questions.
+    The copies have new ids and the numbers of the originals. A copied call without an end
+    ends as interrupted. The new session has no owner, grants or questions.
     """
 
     new: str
     turn: str | None = None
-    """The last turn to copy; None copies everything. `ValueError` for one that is not there."""
+    """The last turn to copy; None copies everything. Raises `ValueError` for an unknown turn."""
     at: float
 
     @property
@@ -160,18 +159,19 @@ class Fork(SessionOp[StoredSession], frozen=True, kw_only=True):
 
 
 class DeleteSession(SessionOp[bool], frozen=True, kw_only=True):
-    """Remove a session with its workers; False if there is none.
+    """Remove a session with its sub-agents; the result is False if it does not exist.
 
-    `SessionLocked` while another living process owns it.
+    Raises `SessionLocked` while another living process owns it.
     """
 
     sole: ClassVar[bool] = True
 
 
 class Acquire(SessionOp[int], frozen=True, kw_only=True):
-    """Take the lock of a session; the fence. `SessionLocked` if a living process has it.
+    """Take the lock of a session; the result is the fence.
 
-    What an owner that is gone has left open in it is ended first, as by `Reap`.
+    Raises `SessionLocked` if a living process owns it. Calls and questions of a dead owner are
+    closed first, as by `Reap`.
     """
 
     owner: str
@@ -179,13 +179,13 @@ class Acquire(SessionOp[int], frozen=True, kw_only=True):
 
 
 class Release(SessionOp[bool], frozen=True, kw_only=True):
-    """Give the lock back; False if it was not the owner's any more."""
+    """Release the lock; the result is False if the owner had already lost it."""
 
     owner: str
 
 
 class Append(SessionOp[tuple[int, ...]], frozen=True, kw_only=True):
-    """Append events; their numbers. One that is there already keeps its number."""
+    """Append events; the result is their numbers. An event that exists keeps its number."""
 
     events: tuple[Event, ...]
 
@@ -195,16 +195,17 @@ class Append(SessionOp[tuple[int, ...]], frozen=True, kw_only=True):
 
 
 class AppendMessages(SessionOp[tuple[int, ...]], frozen=True, kw_only=True):
-    """Append messages of the conversation; their numbers, which are not those of events."""
+    """Append messages of the conversation; the result is their numbers, separate from events."""
 
     messages: tuple[StoredMessage, ...]
     at: float
 
 
 class DropOutput(SessionOp[int], frozen=True, kw_only=True):
-    """Empty the output deltas among the events after `after`, up to `upto`; how many.
+    """Empty the output deltas among the events after `after`, up to `upto`; the result is their
+    count.
 
-    Their places stay, so that the numbers have no gap.
+    The events remain, so that the numbers have no gap.
     """
 
     after: int = 0
@@ -212,10 +213,10 @@ class DropOutput(SessionOp[int], frozen=True, kw_only=True):
 
 
 class StartCall(EventOp[CallReceipt], frozen=True, kw_only=True):
-    """Record that a call starts; the tool may run if and only if it was applied.
+    """Record the start of a call; the tool may run if and only if the op was applied.
 
-    Not applied to a call that started or ended before, whoever did it, nor to one that
-    waits for a person who has not allowed it with these very arguments.
+    It is not applied to a call that has started or ended, nor to a call that waits for approval of
+    exactly these arguments.
     """
 
     call: str
@@ -228,57 +229,61 @@ class StartCall(EventOp[CallReceipt], frozen=True, kw_only=True):
     side_effects: SideEffects
     arguments_sha256: str
     summary: str = ""
-    """Of the arguments, redacted: what can be said of the call if its process dies."""
+    """Redacted summary of the arguments, for a report if the process dies."""
     principal: str = ""
 
 
 class FinishCall(EventOp[CallReceipt], frozen=True, kw_only=True):
     """Record a call's end with its one terminal event, also of a call that never started.
 
-    Of a running call only its owner, in the same attempt, may tell the end.
+    A running call can be ended only by its owner, in the same attempt.
     """
 
     call: str
     owner: str
     attempt: int = 1
     record: str | None = None
-    """For the audit log, as JSON: put into the outbox if the op is applied."""
+    """Line for the audit log, as JSON: goes to the outbox if the op is applied."""
 
 
 class ClearOutbox(Op[int], frozen=True, kw_only=True):
-    """The lines of these calls are in the audit log: forget their records; how many."""
+    """Delete the outbox records of these calls, whose lines are in the audit log; returns the
+    count.
+    """
 
     calls: tuple[str, ...]
 
 
 class ClaimOutbox(Op[tuple[str, ...]], frozen=True, kw_only=True):
-    """Become the one who writes the lines of these calls; the ids of those that are claimed.
+    """Claim the writing of these calls' audit lines; the result is the ids of the claimed calls.
 
-    Of several who try one gets each: a record whose owner lives, or is another than the expected
-    one, stays as it is. Idempotent.
+    Each record has at most one claimant. A record whose owner lives, or is not the expected one,
+    stays unchanged. Idempotent.
     """
 
     calls: tuple[str, ...]
     owner: str
-    """Empty: nobody, so that anyone may claim them."""
+    """Empty: releases the records, so that any process can claim them."""
     expected: str | None = None
-    """Whose they must be; None: of an owner that is gone."""
+    """Required present owner; None: any dead owner."""
 
 
 class CloseCutCalls(SessionOp[tuple[str, ...]], frozen=True, kw_only=True):
-    """End the calls without effects that dead owners of a session left open; their ids.
+    """End the calls without effects that dead owners of a session left open; the result is their
+    ids.
 
-    Only after the lines of those owners were read: a call with a line has ended.
+    Allowed only after the lines of those owners were read: a call with a line has ended.
     """
 
     at: float
     owners: tuple[str, ...] | None = None
-    """Those whose lines were read; None: of all. While there are others nothing ends, and
-    those that are named here are not waited for any more."""
+    """Owners whose lines were read; None: all. While other owners remain no call ends, and the
+    named owners are removed from the list.
+    """
 
 
 class PutConfirmation(EventOp[StoredConfirmation], frozen=True, kw_only=True):
-    """Ask a person about a call, which waits from now on; a question before it is withdrawn."""
+    """Ask for approval of a call, which then waits; withdraws an earlier question."""
 
     confirmation: str
     call: str
@@ -287,7 +292,7 @@ class PutConfirmation(EventOp[StoredConfirmation], frozen=True, kw_only=True):
     tool: str
     tool_use_id: str = ""
     turn_id: str | None = None
-    """None: a direct call, whose question closes with its caller."""
+    """None: a direct call, whose question closes when its caller leaves."""
     side_effects: SideEffects
     arguments_sha256: str
     expires_at: float
@@ -297,17 +302,17 @@ class PutConfirmation(EventOp[StoredConfirmation], frozen=True, kw_only=True):
 
 
 class ResolveConfirmation(EventOp[Resolution], frozen=True, kw_only=True):
-    """Close a question. The first one wins, and only then its event and grants are kept.
+    """Close a question. The first answer wins; only its event and grants are stored.
 
-    A call that will not run, and whose process and session owner are gone, ends with it.
+    A call that will not run, and whose process and session owner are dead, ends with it.
     """
 
     confirmation: str
     state: ConfirmationState
     arguments_sha256: str | None = None
-    """What the answerer was shown; None if their wire does not say."""
+    """Hash of the arguments that the approver saw; None if the wire does not carry it."""
     amended_sha256: str | None = None
-    """The arguments that the answer puts in place of the question's; it covers only these."""
+    """Hash of the arguments that the approver substituted."""
     answer: Mapping[str, Any] | None = None
     by: str | None = None
     principal: str | None = None
@@ -316,7 +321,7 @@ class ResolveConfirmation(EventOp[Resolution], frozen=True, kw_only=True):
 
 
 class ExpireConfirmations(Op[tuple[StoredConfirmation, ...]], frozen=True, kw_only=True):
-    """Close every question whose time is over."""
+    """Close every expired question."""
 
     at: float
 
@@ -326,7 +331,7 @@ class PutGrant(SessionOp[None], frozen=True, kw_only=True):
 
 
 class UseGrant(SessionOp[bool], frozen=True, kw_only=True):
-    """Let a call use a grant; False if it is used up, over, or gone."""
+    """Use a grant for a call; the result is False if the grant is used up, expired or gone."""
 
     grant: str
     call: str
@@ -334,24 +339,13 @@ class UseGrant(SessionOp[bool], frozen=True, kw_only=True):
 
 
 class RevokeGrants(SessionOp[int], frozen=True, kw_only=True):
-    """Forget one grant, or all of the session; how many."""
+    """Delete one grant, or all of the session; the result is the count."""
 
     grant: str | None = None
 
 
-class PutPin(Op[None], frozen=True, kw_only=True):
-    pin: Pin
-
-
-class DropPins(Op[int], frozen=True, kw_only=True):
-    """Forget what was approved of a source, or of one of its tools; how many."""
-
-    source: str
-    tool: str | None = None
-
-
 class PutBlob(Op[str], frozen=True, kw_only=True):
-    """Keep bytes too large for an event; their SHA-256 in hex."""
+    """Store bytes that are too large for an event; the result is their SHA-256 in hex."""
 
     data: bytes
 
@@ -363,15 +357,16 @@ class DropBlob(Op[bool], frozen=True, kw_only=True):
 class PutEntry(Op[EntryReceipt], frozen=True, kw_only=True):
     """Set a shared entry, or only if its version is the expected one; 0: if there is none.
 
-    The same op once more, as after an answer that was lost, is applied as it was the first time
-    while what it wrote stands."""
+    A repeated op, as after a lost response, has the same result while its value
+    is current.
+    """
 
     kind: str
     name: str
     value: str
     expected: int | None = None
     id: str = msgspec.field(default_factory=ulid)
-    """Of this attempt: another who expects the same and writes the same is not this one."""
+    """Identifies this attempt: another process may write the same value for the same version."""
 
 
 class DropEntry(Op[EntryReceipt], frozen=True, kw_only=True):
@@ -383,12 +378,12 @@ class DropEntry(Op[EntryReceipt], frozen=True, kw_only=True):
 
 
 class Reap(Op[Reaped], frozen=True, kw_only=True):
-    """End what a process that is gone has left open. Nothing happens while it lives.
+    """Close the calls, questions and sessions of a dead process. No effect while it lives.
 
-    Running calls fail as `interrupted`, once, and are not run again. Questions of direct
-    calls are withdrawn. Questions of turns stay open, and what was allowed may still start.
-    The records of the calls that end are put into the outbox; the sessions become `CutSession`s.
-    At most `most` sessions are dealt with at once.
+    Running calls fail as `interrupted`, once, and do not run again. Questions of direct
+    calls are withdrawn. Questions of turns stay open, and allowed calls may still start.
+    The records of the ended calls go to the outbox; the sessions become `CutSession`s.
+    One op handles at most `most` sessions.
     """
 
     sole: ClassVar[bool] = True

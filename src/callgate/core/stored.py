@@ -1,4 +1,4 @@
-"""The values that a store keeps."""
+"""The values in a store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from callgate.core.effects import SideEffects
 from callgate.core.sessions import Mode, Root
 
 LOCAL = "local"
-"""The principal where there is only one person."""
+"""The principal if there is only one person."""
 
 
 class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,31 +21,33 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode = Mode.ASK
     title: str | None = None
     parent: str | None = None
-    """The session that a worker's session works for; such a session is not listed."""
+    """The session that started this sub-agent's session, which session lists omit."""
     parent_call: str | None = None
     forked_from: str | None = None
     extra_roots: tuple[Root, ...] = ()
     tags: frozenset[str] = frozenset()
     turn_id: str | None = None
-    """The turn under way."""
+    """The running turn."""
     meta: Mapping[str, Any] = {}
-    """Whatever else belongs to the session; the store does not look inside."""
+    """Other data of the session; opaque to the store."""
     labels: Mapping[str, str] = {}
-    """What it has read, private or untrusted, and by which call first."""
+    """Labels of content that it has read, private or untrusted, each with the first call that read
+    it.
+    """
     principal: str = LOCAL
-    """Who made it."""
+    """The principal that created it."""
     created_at: float
     updated_at: float
-    """When something last happened in it."""
+    """Time of its last activity."""
     last_seq: int = 0
-    """The number of its events, and the number of the last."""
+    """Number of its events, and the number of the last event."""
     messages: int = 0
     owner: str | None = None
-    """Who holds its lock, or held it last if that process is gone."""
+    """The owner of its lock, or the last one if that process is dead."""
     fence: int = 0
-    """Grows each time the lock changes hands."""
+    """Increases with each change of the lock's owner."""
     acquired_seq: int = 0
-    """`last_seq` when its owner took the lock: events after it are that owner's."""
+    """`last_seq` when the owner took the lock: later events are from this owner."""
 
     @property
     def key(self) -> str:
@@ -53,17 +55,17 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One message of a conversation, as it was said: unlike events, nothing is redacted."""
+    """One message of a conversation, unchanged: unlike events, it is not redacted."""
 
     id: str
     turn_id: str | None = None
     body: Mapping[str, Any]
-    """The store does not look inside."""
+    """Opaque to the store."""
 
 
 class CallState(StrEnum):
     WAITING = "waiting"
-    """A person is asked; it has not started."""
+    """Waits for approval; it has not started."""
     RUNNING = "running"
     ENDED = "ended"
 
@@ -73,7 +75,7 @@ class StoredCall(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
     state: CallState
     owner: str
-    """The process that runs it, or asks about it."""
+    """The process that runs it, or requests its approval."""
     attempt: int = 1
     caller: str = ""
     tool: str = ""
@@ -82,15 +84,15 @@ class StoredCall(msgspec.Struct, frozen=True, kw_only=True):
     side_effects: SideEffects | None = None
     arguments_sha256: str = ""
     summary: str = ""
-    """Of the arguments, redacted."""
+    """Redacted summary of the arguments."""
     principal: str = ""
-    """Who made the call."""
+    """The principal that made the call."""
     confirmation: str | None = None
-    """The last question about it."""
+    """Id of its latest question."""
     called: str | None = None
-    """The id of the event with which it started."""
+    """Id of the event with which it started."""
     ended: str | None = None
-    """The id of the event with which it ended."""
+    """Id of the event with which it ended."""
 
     @property
     def key(self) -> str:
@@ -98,13 +100,13 @@ class StoredCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutboxRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of a call that has ended, until its line is in the audit log."""
+    """The audit record of an ended call, until its line is in the audit log."""
 
     call_id: str
     owner: str
-    """The process that writes the line; if it is gone, another one may. Empty: nobody yet."""
+    """The process that writes the line; if it is dead, another one can. Empty: no process yet."""
     record: str
-    """As JSON; the store does not look inside."""
+    """As JSON; opaque to the store."""
 
     @property
     def key(self) -> str:
@@ -112,14 +114,14 @@ class OutboxRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CutSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session whose owner died: calls without effects may have no end among its events."""
+    """A session whose owner died: its events may lack the end of calls without effects."""
 
     session_id: str
     owners: tuple[str, ...]
-    """Those who are gone."""
+    """The dead owners."""
     after: int
     upto: int
-    """Their events are those after `after`, up to this one."""
+    """The owners' events are those after `after`, up to this one."""
 
     @property
     def key(self) -> str:
@@ -127,16 +129,16 @@ class CutSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that every process which shares the store sees: a rule, a pin, a server's address."""
+    """A value for all processes that share the store: a rule, a pin, a server's address."""
 
     kind: str
     name: str
     value: str
-    """As JSON; the store does not look inside."""
+    """As JSON; opaque to the store."""
     version: int = 1
-    """Grows with each change."""
+    """Increases with each change."""
     put_by: str = ""
-    """The id of the op that set it, where that expected a version."""
+    """Id of the op that set it, if that op expected a version."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -144,7 +146,7 @@ class SharedEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def entries_key(kind: str) -> str:
-    """What `Store.wake` takes in place of a session, for changes of the entries of one kind."""
+    """Return the argument of `Store.wake` for changes of the entries of one kind."""
     return f"@{kind}"
 
 
@@ -163,16 +165,16 @@ class StoredConfirmation(msgspec.Struct, frozen=True, kw_only=True):
     arguments_sha256: str
     expires_at: float
     question: Mapping[str, Any]
-    """What is shown; the store does not look inside."""
+    """The displayed question; opaque to the store."""
     state: ConfirmationState = ConfirmationState.PENDING
     amended_sha256: str | None = None
-    """The arguments that the answer put in place of the question's."""
+    """Hash of the arguments that the approver substituted."""
     answer: Mapping[str, Any] | None = None
     by: str | None = None
     principal: str | None = None
-    """Who answered."""
+    """The principal that answered."""
     resolved: str | None = None
-    """The id of the event that closed it."""
+    """Id of the event that closed it."""
 
     @property
     def key(self) -> str:
@@ -186,38 +188,23 @@ class StoredGrant(msgspec.Struct, frozen=True, kw_only=True):
     """None covers every tool of the session."""
     decision: str
     arguments_sha256: str | None = None
-    """Exactly these arguments; None covers any."""
+    """Covers exactly these arguments; None: any."""
     uses: int | None = None
-    """In all; None means without limit."""
+    """Total number of uses; None: unlimited."""
     used_by: tuple[str, ...] = ()
-    """The calls that used it up so far; not kept where there is no limit."""
+    """The calls that have used it; not stored if there is no limit."""
     expires_at: float | None = None
     covers_rules: bool = True
-    """Whether it answers a question that a rule asks."""
+    """Whether it answers questions that rules raise."""
     network: bool = False
-    """Whether it was given to a command that asks for the network."""
+    """Whether the approved call was a command that requests network access."""
     destinations: tuple[str, ...] = ()
-    """Where the call went that the person allowed."""
+    """Destinations of the approved call."""
     is_narrow: bool = False
-    """Only calls that go to these destinations are covered."""
+    """It covers only calls to these destinations."""
     principal: str = LOCAL
-    """Who gave it."""
+    """The principal that gave it."""
 
     @property
     def key(self) -> str:
         return self.id
-
-
-class Pin(msgspec.Struct, frozen=True, kw_only=True):
-    """The definition under which a tool of a host or an MCP server was approved."""
-
-    source: str
-    tool: str
-    sha256: str
-    definition: Mapping[str, Any] = {}
-    """What was approved, to show what has changed."""
-    at: float
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.source, self.tool

@@ -1,29 +1,29 @@
-"""What outlives the process: the port behind which sessions and all that belongs to them live.
+"""The port of the store, which contains sessions and all their data beyond a process.
 
-    commit(op, op, ...) ---> all of it or nothing; durable once awaited; written with others
+    commit(op, op, ...) ---> all ops or none; durable once awaited; written together with others
     read_events(session, after) ---> the next events; `after` plus their number is the cursor
-    wake(session) ---> a hint that there may be more; it carries nothing and may be late
+    wake(session) ---> a hint that there may be more; it has no data and may be late
 
-Replay, live tail and many clients are one path: read a page, wait for a hint or a while, read
-again (`tail`). An event's place is (session, seq); seq counts from 1 without a gap. What may
-be asked for is closed: the reads below and the ops in `ops`.
+Replay, live tail and many clients use one path: read a page, wait for a hint or a timeout, read
+again (`tail`). An event is addressed by (session, seq); seq counts from 1 without a gap. The set of
+operations is closed: the reads below and the ops in `ops`.
 
     StoreError
     ├── SessionNotFound         no such session, or it was deleted
     ├── ConfirmationNotFound    no such question
     ├── SessionLocked           another living process owns the session
-    ├── StaleOwner              the session has gone to another owner since
-    ├── CallMismatch            the id of a call that is another one
+    ├── StaleOwner              the session has another owner now
+    ├── CallMismatch            the call id belongs to another call
     ├── AnswerMismatch          an answer for other arguments than the question's
-    ├── StoreUnwritable         full, read-only, gone: nothing was written; reads go on
-    ├── StoreUnreadable         the disk does not give back what it holds
-    ├── StoreDamaged            the file is broken; it is left as it is
+    ├── StoreUnwritable         full, read-only or missing: nothing was written; reads still work
+    ├── StoreUnreadable         the disk does not return the data
+    ├── StoreDamaged            the file is damaged; it is not changed
     ├── StoreUnlocked           its file system does not enforce locks
     ├── StoreTooNew             written by a newer callgate
-    ├── EngineTooOld            a database server of a version that is not supported
-    ├── StoreAddressInvalid     what is given as its address is none
-    ├── MissingPackage          what the engine needs is not installed
-    ├── StoreMisconfigured      the settings name no store that could be there
+    ├── EngineTooOld            a database server of an unsupported version
+    ├── StoreAddressInvalid     the address is malformed
+    ├── MissingPackage          a package of the engine is not installed
+    ├── StoreMisconfigured      the settings name an impossible store
     └── StoreClosed             used after `close`
 
 After `StoreUnwritable` the outcome may be unknown: the same ops, with the same ids, may be
@@ -35,7 +35,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload
 
@@ -46,7 +46,6 @@ from callgate.core.ops import Op, Reap, Reaped
 from callgate.core.stored import (
     CutSession,
     OutboxRecord,
-    Pin,
     SharedEntry,
     StoredCall,
     StoredConfirmation,
@@ -56,18 +55,18 @@ from callgate.core.stored import (
 )
 
 if TYPE_CHECKING:  # few commands prune
-    from callgate.core.pruning.usage import PrunablePage, StoreUsage
+    from callgate.core.pruning import PrunablePage, StoreUsage
 
 PAGE = 1_000
-"""Events read at once unless someone asks for fewer."""
+"""Default number of events per read."""
 POLL_S = 2.0
-"""A hint may be lost: whoever waits for one looks again after this long."""
+"""A hint may be lost: a waiting reader checks again after this time."""
 
 
 class SessionPage(msgspec.Struct, frozen=True):
     sessions: Sequence[StoredSession]
     cursor: str | None
-    """Where the next page begins; None: this was the last."""
+    """Start of the next page; None: this was the last."""
 
 
 class EventPage(msgspec.Struct, frozen=True):
@@ -75,46 +74,46 @@ class EventPage(msgspec.Struct, frozen=True):
 
     events: Sequence[Event]
     cursors: Sequence[str]
-    """Behind each of them."""
+    """For each event, the cursor after it."""
     cursor: str
-    """Behind the last."""
+    """The cursor after the last event."""
     seqs: Sequence[int] = ()
-    """The number of each in its session."""
+    """The number of each event in its session."""
     begin: str = ""
-    """Before the first; given by `read_last` alone."""
+    """The cursor before the first event; set only by `read_last`."""
     pending: bool = False
-    """Whether events are being committed that belong before later ones: look again soon."""
+    """Whether earlier events are still being committed: read again soon."""
 
 
 class Behind(msgspec.Struct, frozen=True):
-    """What there is behind a cursor."""
+    """The events after a cursor."""
 
     most: int
-    """At most so many events; those of deleted sessions may be counted."""
+    """Upper bound of their number; it may include events of deleted sessions."""
     cursor: str
-    """Behind the last of them."""
+    """The cursor after the last of them."""
     pruned: bool = False
-    """Whether events behind the cursor were pruned."""
+    """Whether events after the cursor were pruned."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A session at one moment: what is true after event number `session.last_seq`."""
+    """A session at one moment: its state after event number `session.last_seq`."""
 
     session: StoredSession
     calls: Sequence[StoredCall]
-    """Not ended: asked about, or running."""
+    """Calls that have not ended: waiting for approval, or running."""
     confirmations: Sequence[StoredConfirmation]
-    """Open, or allowed while the call has not started."""
+    """Open questions, and allowed ones whose call has not started."""
     grants: Sequence[StoredGrant]
 
 
 class Hint(Protocol):
-    """Wakes whoever waits in `with store.wake(...) as hint`."""
+    """Wakes the waiting task in `with store.wake(...) as hint`."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *exc: object) -> None: ...
     async def wait(self, limit_s: float = POLL_S) -> bool:
-        """Wait for a change since the last wait; False if there was no word of one."""
+        """Wait for a change since the last wait; False if none was reported."""
         ...
 
 
@@ -124,10 +123,11 @@ C = TypeVar("C")
 
 
 class Lease:
-    """How long this process may rely on owning its sessions without asking the store.
+    """The time for which this process can rely on owning its sessions without asking the store.
 
-    Other processes take sessions over from a process that was silent for some time, because it was
-    stopped or cut off. Safe to use in several threads.
+    Other processes take over the sessions of a process that was silent for some time, because it
+    was
+    suspended or disconnected. Thread-safe.
     """
 
     def __init__(self, lasts_s: float) -> None:
@@ -136,11 +136,11 @@ class Lease:
 
     @staticmethod
     def now() -> float:
-        """Return the time by a clock that runs on while the process or the machine is suspended."""
+        """Return the time of a clock that continues while process or machine are suspended."""
         return time.clock_gettime(_CLOCK)
 
     def renew(self, at: float) -> None:
-        """Others have heard of this process; `at` is a time before that."""
+        """Extend the lease: other processes have seen a sign of life that is newer than `at`."""
         self._until = at + self._lasts_s
 
     @property
@@ -153,13 +153,18 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 class Store(Protocol):
     owner: str
-    """Names this process, and no other one ever, as the owner of sessions and calls."""
+    """Unique name of this process, as the owner of sessions and calls; never reused."""
     lease: Lease | None
-    """None: no living process loses its sessions, stopped or not."""
+    """None: a living process never loses its sessions, even if it is suspended."""
 
     @property
     def is_dead(self) -> bool:
-        """Whether others took this process for dead: it can commit nothing and must start anew."""
+        """Whether other processes consider this one dead: it cannot commit and must restart."""
+        ...
+
+    def may_hold(self, flush: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """Whether events may now wait longer than readers may. The store calls `flush` before a
+        reader reads, in this process or in another one."""
         ...
 
     @overload
@@ -171,36 +176,40 @@ class Store(Protocol):
     @overload
     def commit(self, *ops: Op[Any]) -> asyncio.Future[tuple[Any, ...]]: ...
     def commit(self, *ops: Op[Any]) -> asyncio.Future[tuple[Any, ...]]:
-        """Write all of these or none; what each op gives back, in their order.
+        """Write all of these ops or none; the result of each op, in order.
 
-        The ops are taken when this is called, in the order of the calls, and are written
-        whether or not anyone waits. They are on the disk when the future is done.
+        The ops are queued immediately, in the order of the calls, and are written even if no task
+        waits for
+        the future. They are durable when the future is done.
         """
         ...
 
     async def read_events(self, session: str, after: int = 0, limit: int = PAGE) -> Sequence[Event]:
-        """The events after a number, at most `limit`; fewer if they are large, none at the end.
+        """Return events after a number: at most `limit`, fewer if they are large, none at the end.
 
-        Where events were pruned stands an `EVENTS_PRUNED` for each.
+        Each pruned event is replaced by an `EVENTS_PRUNED`.
         """
         ...
 
     async def read_all(self, after: str | None = None, limit: int = PAGE) -> EventPage:
-        """The events of all sessions after an opaque cursor: none is skipped, and those of one
-        session are in order. What is being committed just now may follow a moment later."""
+        """Return events of all sessions after an opaque cursor.
+
+        None is skipped, and events of one session are in order. Events of a running commit may
+        follow later.
+        """
         ...
 
     async def read_last(
         self, after: str | None = None, upto: str | None = None, limit: int = PAGE
     ) -> EventPage:
-        """The newest events of all sessions between two cursors, oldest of them first.
+        """Return the newest events of all sessions between two cursors, in ascending order.
 
-        The page before it is read with its `begin` as `upto`.
+        The `begin` of a page is the `upto` of the page before it.
         """
         ...
 
     async def behind(self, after: str | None = None) -> Behind:
-        """How much there is after a cursor, and where it ends, without reading it."""
+        """Return the number of events after a cursor and the end cursor, without reading them."""
         ...
 
     async def read_messages(
@@ -217,18 +226,21 @@ class Store(Protocol):
         limit: int = 50,
         workers: bool = False,
     ) -> SessionPage:
-        """Last used first. What is added meanwhile makes no page skip or repeat a session.
+        """List sessions, most recently used first. Concurrent additions make no page skip or repeat
+        one.
 
-        `ValueError` for a cursor that is not ours.
+        Raises `ValueError` for a malformed cursor.
         """
         ...
 
     async def workers_of(self, session: str) -> Sequence[StoredSession]:
-        """The sessions that were started by one to work for it."""
+        """Return the sessions that a session started for sub-agents."""
         ...
 
     async def find_sessions(self, part: str) -> Sequence[str]:
-        """The ids of all sessions that contain a text, whatever its case; last used first."""
+        """Return the ids of all sessions that contain a text, ignoring case; most recently used
+        first.
+        """
         ...
 
     async def snapshot(self, session: str) -> Snapshot: ...
@@ -242,58 +254,58 @@ class Store(Protocol):
     async def open_calls(
         self, session: str | None = None, owner: str | None = None
     ) -> Sequence[StoredCall]:
-        """The calls that have not ended."""
+        """Return the calls that have not ended."""
         ...
 
     async def get_call(self, id: str) -> StoredCall | None: ...
     async def grants(self, session: str) -> Sequence[StoredGrant]: ...
-    async def pins(self, source: str | None = None) -> Sequence[Pin]: ...
     async def get_blob(self, sha256: str) -> bytes | None: ...
 
     async def prunable(
         self, before: float, cursor: str | None = None, limit: int = PAGE
     ) -> PrunablePage:
-        """What `PruneSessions` would remove, among the next `limit` sessions."""
+        """Return what `PruneSessions` would delete among the next `limit` sessions."""
         ...
 
     async def usage(self) -> StoreUsage: ...
 
     async def dead_owners(self) -> Sequence[str]:
-        """Owners of sessions or calls whose process is gone."""
+        """Return the owners of sessions or calls whose process is dead."""
         ...
 
     async def outbox(self, *, of_dead: bool = False) -> Sequence[OutboxRecord]:
-        """The records whose lines may not be in the audit log, in the order of their calls.
+        """Return the records whose lines may be missing from the audit log, in the order of their
+        calls.
 
-        `of_dead`: only those whose owner is gone.
+        `of_dead`: only those with a dead owner.
         """
         ...
 
     async def cut_sessions(self) -> Sequence[CutSession]: ...
 
     async def entries(self, kind: str) -> Sequence[SharedEntry]:
-        """The shared entries of one kind, by name."""
+        """Return the shared entries of one kind, by name."""
         ...
 
     async def alive(self, owner: str) -> bool:
-        """Whether the process with this name still runs, as far as the store can tell."""
+        """Whether the process with this name still runs, as far as the store knows."""
         ...
 
     async def audited_from(self) -> str | None:
-        """The cursor after which every call that ended has a record; None: from the beginning."""
+        """Return the cursor after which every ended call has a record; None: from the beginning."""
         ...
 
     def wake(self, *sessions: str) -> Hint:
-        """Hints about these sessions, or about any; `entries_key` names entries instead."""
+        """Return a hint for these sessions, or for any; `entries_key` names entries instead."""
         ...
 
     async def close(self) -> None:
-        """Write what was committed and leave; the sessions owned here are free again."""
+        """Write pending commits and disconnect; the sessions of this process become free."""
         ...
 
 
 async def tail(store: Store, session: str, after: int = 0) -> AsyncIterator[tuple[int, Event]]:
-    """Every event after a number, and those to come, each with its number. Never ends."""
+    """Yield every event after a number and all later ones, each with its number. Never ends."""
     with store.wake(session) as hint:
         while True:
             events = await store.read_events(session, after)
@@ -305,30 +317,32 @@ async def tail(store: Store, session: str, after: int = 0) -> AsyncIterator[tupl
 
 
 def pruned_upto(page: Sequence[Event], after: int) -> int:
-    """The number up to which events are pruned, if the page after a number begins so; else 0."""
+    """Return the number up to which events are pruned; 0 if the page starts with another event."""
     if not page or page[0].type != EVENTS_PRUNED:
         return 0
-    # By its id: an event of a program may have any type.
+    # By its id: a program may record an event of any type.
     is_ours = page[0].id == pruned_id(page[0].session_id, after + 1)
     return int(page[0].payload["upto"]) if is_ours else 0
 
 
 def pruned_id(session: str, seq: int) -> str:
-    """The id of what stands in the place of an event that is pruned."""
+    """Return the id of the event that replaces a pruned one."""
     return f"{session}.{seq}"
 
 
 async def reap_dead(store: Store, at: float, dead: Sequence[str] | None = None) -> list[Reaped]:
-    """End what the processes that are gone have left open; once, whoever else does the same.
+    """Close the open calls and sessions of dead processes; once, even if other processes do the
+    same.
 
-    `dead` are those that count; None: all."""
+    `dead`: the owners to examine; None: all.
+    """
     dead = await store.dead_owners() if dead is None else dead
     portions = await asyncio.gather(*(_reap(store, owner, at) for owner in dead))
     return [reaped for each in portions for reaped in each]
 
 
 async def _reap(store: Store, owner: str, at: float) -> list[Reaped]:
-    """What each portion ended."""
+    """Commit `Reap` for an owner in batches, and return the result of each."""
     portions: list[Reaped] = []
     while not portions or portions[-1].more:
         (reaped,) = await store.commit(Reap(owner=owner, at=at))
@@ -337,7 +351,7 @@ async def _reap(store: Store, owner: str, at: float) -> list[Reaped]:
 
 
 class StoreError(Exception):
-    """Something that the store did not do."""
+    """A failed operation of the store."""
 
 
 class SessionNotFound(StoreError):
@@ -367,7 +381,7 @@ class StaleOwner(StoreError):
 
 class CallMismatch(StoreError):
     def __init__(self, id: str) -> None:
-        super().__init__(f"The id {id} is that of another call, or of one that has ended.")
+        super().__init__(f"The id {id} belongs to another call, or to one that has ended.")
         self.id = id
 
 
@@ -378,14 +392,14 @@ class AnswerMismatch(StoreError):
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether an error says that another process has, or may have, taken over the session."""
+    """Whether the error means that another process has, or may have, taken over the session."""
     return isinstance(error, StaleOwner) or (
         isinstance(error, StoreUnwritable) and error.reason is Trouble.TAKEN_FOR_DEAD
     )
 
 
 class Trouble(StrEnum):
-    """What is wrong with the place where the store lives."""
+    """Problems with the location of the store."""
 
     FULL = "full"
     READ_ONLY = "read_only"
@@ -400,47 +414,47 @@ class Trouble(StrEnum):
 _REASONS = {
     Trouble.FULL: "the disk is full",
     Trouble.READ_ONLY: "it is read-only",
-    Trouble.BUSY: "another process did not let go of it",
+    Trouble.BUSY: "another process did not release it",
     Trouble.NO_ACCESS: "it cannot be opened",
     Trouble.IO: "the disk reports an error",
     Trouble.UNREACHABLE: "the database cannot be reached",
-    Trouble.EXHAUSTED: "the database takes no more connections",
+    Trouble.EXHAUSTED: "the database accepts no more connections",
     Trouble.TAKEN_FOR_DEAD: (
-        "this process was silent for so long that others took it for dead; it has to start anew"
+        "this process was silent for too long, and others consider it dead; restart it"
     ),
 }
 
 
 class StoreUnwritable(StoreError):
-    def __init__(self, place: str, reason: Trouble, *, outcome_unknown: bool = False) -> None:
-        super().__init__(f"{place} cannot be written: {_REASONS[reason]}.")
+    def __init__(self, location: str, reason: Trouble, *, outcome_unknown: bool = False) -> None:
+        super().__init__(f"{location} cannot be written: {_REASONS[reason]}.")
         self.reason = reason
         self.outcome_unknown = outcome_unknown
-        """Whether it may have been written all the same."""
+        """Whether the data may have been written nevertheless."""
 
 
 class StoreUnreadable(StoreError):
-    def __init__(self, place: str, reason: Trouble) -> None:
-        super().__init__(f"{place} cannot be read: {_REASONS[reason]}.")
+    def __init__(self, location: str, reason: Trouble) -> None:
+        super().__init__(f"{location} cannot be read: {_REASONS[reason]}.")
         self.reason = reason
 
 
 class Salvage(msgspec.Struct, frozen=True, kw_only=True):
-    """What could be read of a damaged store, written to a sound one beside it."""
+    """The readable part of a damaged store, written to a new one next to it."""
 
     path: str
     rows: Mapping[str, int]
-    """By what they are: sessions, events, ..."""
+    """Number of rows by kind: sessions, events, ..."""
     lost_events: int
-    """Known to have been there and not readable."""
+    """Number of events that certainly existed and cannot be read."""
 
 
 class StoreDamaged(StoreError):
     def __init__(self, path: str, salvage: Salvage | None = None) -> None:
-        message = f"{path} is damaged and was left as it is."
+        message = f"{path} is damaged and was not changed."
         if salvage is not None:
             rows = ", ".join(f"{count} {name}" for name, count in salvage.rows.items() if count)
-            message += f" What could be read is in {salvage.path}: {rows or 'nothing'}."
+            message += f" The readable part is in {salvage.path}: {rows or 'nothing'}."
         super().__init__(message)
         self.path = path
         self.salvage = salvage
@@ -464,20 +478,20 @@ class StoreUnlocked(StoreError):
 
 
 class EngineTooOld(StoreError):
-    def __init__(self, place: str, found: str, needed: str) -> None:
-        super().__init__(f"{place} is {found}; callgate needs at least {needed}.")
+    def __init__(self, location: str, found: str, needed: str) -> None:
+        super().__init__(f"{location} is {found}; callgate needs at least {needed}.")
 
 
 class StoreAddressInvalid(StoreError):
-    def __init__(self, place: str) -> None:
+    def __init__(self, location: str) -> None:
         super().__init__(
-            f"{place} is no address of a database;"
-            " one looks like postgresql://user@host:5432/database."
+            f"{location} is not a database address;"
+            " a valid one looks like postgresql://user@host:5432/database."
         )
 
 
 class UnstorableName(ValueError):
-    """A name that the store cannot hold, so that nothing has it. Only what names it is refused."""
+    """A name that the store cannot represent, so that no object has it. Only its lookup fails."""
 
     def __init__(self) -> None:
         super().__init__("A name with a NUL character or a lone surrogate cannot be stored.")

@@ -1,4 +1,4 @@
-"""What a tool is: its definition, the port it implements, what it is given and gives back."""
+"""Tools: definition, port, input context and output."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 import msgspec
 
 from callgate.core.commands import Launcher
-from callgate.core.content import ContentBlock, FileDiff, Label, NativeResult
+from callgate.core.content import ContentBlock, FileDiff, Label, NativeResult, TextBlock
 from callgate.core.effects import Capability, SideEffects, derive
-from callgate.core.environment import Environment, LocalEnvironment, WorkspaceFiles
-from callgate.core.errors import ToolPermissionDenied
+from callgate.core.errors import ToolError, ToolPermissionDenied
+from callgate.core.local.environment import Environment, LocalEnvironment, WorkspaceFiles
 
 if TYPE_CHECKING:
-    from callgate.core.text.traces import TraceContext
+    from callgate.core.traces import TraceContext
 
 _log = logging.getLogger("callgate.tool")
 
@@ -30,64 +30,68 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     input_schema: dict[str, Any]
     side_effects: SideEffects | None = None
-    """The highest class the tool can reach. One of this and `capabilities` must be given."""
+    """The highest class that the tool can reach. Either this or `capabilities` must be set."""
     requires_workspace: bool = True
     capabilities: frozenset[Capability] = frozenset()
     path_params: tuple[str, ...] | None = None
-    """Arguments that name files in the workspace; None means: found by their names."""
+    """Arguments that name files in the workspace; None: determined by their names."""
     destination_params: tuple[str, ...] | None = None
-    """Arguments that say where an effect goes: recipients, hosts, accounts, ids; None means: found
-    by their names. None of them, `()`: it goes to the one service that the settings name."""
+    """Arguments with the destination of an effect: recipients, hosts, accounts, ids. None:
+    determined by their names. `()`: the only destination is the service that the settings name.
+    """
     output_labels: frozenset[Label] | None = None
-    """What its output is; None means: as its source and capabilities suggest."""
+    """Labels of its output; None: derived from its source and capabilities."""
     timeout_s: float | None = None
-    """None means the default of the class: 60, or 600 for execute and network."""
+    """None: the default of the class: 60, or 600 for execute and network."""
     max_concurrent: int | None = None
-    """Calls of this tool at once in one session, beside the session's own cap."""
+    """Limit of concurrent calls of this tool in one session, in addition to the session's limit."""
     kind: ToolKind = "other"
     tags: frozenset[str] = frozenset()
     required_tags: frozenset[str] = frozenset()
-    """The tool is visible only in a session that has all of these."""
+    """The tool is visible only in a session that has all of these tags."""
     hidden_from_workers: bool = False
     aliases: tuple[str, ...] = ()
     argument_aliases: Mapping[str, str] = {}
-    """Other spellings of arguments, to the name in the schema; a policy sees that one alone."""
+    """Map from alternative spellings of arguments to the name in the schema. A policy sees only the
+    latter.
+    """
     source: ToolOrigin = "python"
     sandboxed: bool = False
-    """All that it does is done by commands that it gives to the launcher of its context."""
+    """The tool acts only through commands that it passes to the launcher of its context."""
     always_ask: bool = False
-    """It runs only after a person said yes to this very call, whatever the mode, a rule or an
-    earlier answer says."""
+    """Every call needs approval by a person, regardless of mode, rules and earlier answers."""
     output_schema: dict[str, Any] | None = None
-    """What its results are like as data, where a stranger says so: who runs it checks that."""
+    """Third-party schema of its result data. The source of the tool validates results."""
     input: Literal["object", "text"] = "object"
     """`text`: the model writes free text, which arrives as the only argument `text`."""
 
     @property
     def effect(self) -> SideEffects:
-        """What it declares; at worst, what a tool can do that declares nothing."""
+        """The declared class; the highest one if nothing is declared."""
         return self.side_effects or derive(self.capabilities) or SideEffects.EXECUTE
 
 
 class ToolOutput(msgspec.Struct, kw_only=True):
     content: list[ContentBlock]
     success: bool = True
-    """False for an error the tool handled itself, such as a command's exit code."""
+    """False for an error that the tool handled, such as the exit code of a command."""
     metadata: dict[str, Any] = {}
     files_modified: list[str] | None = None
     command_executed: str | None = None
     value: Any = msgspec.UNSET
-    """The result as data, where the tool has one."""
+    """The result as data, if the tool provides it."""
     truncated: bool = False
     diffs: tuple[FileDiff, ...] = ()
-    """What changed in text files, for people to look at."""
+    """Changes of text files, for display to people."""
     native: NativeResult | None = None
-    """The content in the words of one provider, for its models."""
+    """The content in the format of one provider, for its models."""
 
 
 class Preview(msgspec.Struct, frozen=True):
-    """What allowing a call would do, as its tool says: `preview(input, environment)` returns
-    this, a text, or None; it may be async."""
+    """A tool's preview of a call, for the approver.
+
+    A tool's `preview(input, environment)`, sync or async, returns this, a text, or None.
+    """
 
     text: str
     diffs: tuple[FileDiff, ...] = ()
@@ -97,7 +101,7 @@ OutputStream = Literal["stdout", "stderr", "text"]
 
 
 class CancelEvent(asyncio.Event):
-    """Set when a call should stop. It remembers whether the tool has looked at it since."""
+    """Set when a call should stop. Records whether the tool has checked it since then."""
 
     noticed = False
 
@@ -114,7 +118,7 @@ class CancelEvent(asyncio.Event):
 
 
 class ToolContext:
-    """What one execution of a tool may use. Made by the execute stage, one per call."""
+    """The resources of one execution of a tool. The execute stage creates one per call."""
 
     __slots__ = (
         "_cancel_event",
@@ -148,11 +152,11 @@ class ToolContext:
     ) -> None:
         self.session_id = session_id
         self.scope = scope
-        """What the caller says of where it is, such as a tab of an editor: a hint, no proof."""
+        """The caller's hint about its location, such as a tab of an editor. Not verified."""
         self.turn_id = turn_id
         self.tool_use_id = tool_use_id
         self.trace: TraceContext | None = None
-        """The span of this execution, where telemetry is on."""
+        """The span of this execution, if telemetry is on."""
         self.workspace_path = workspace_path
         self._cancel_event = cancel_event
         self._logger = logger
@@ -173,18 +177,18 @@ class ToolContext:
     def _artifact(self, name: str) -> str | None:
         return self._given[2](name)
 
-    # Made when first asked for: most calls use few of these.
+    # Created on first use: most calls use few of these.
 
     @property
     def cancel_event(self) -> asyncio.Event:
-        """Set when the call is to stop. A long tool looks at it between its steps."""
+        """Set when the call should stop. A long tool checks it between its steps."""
         if self._cancel_event is None:
             self._cancel_event = CancelEvent()
         return self._cancel_event
 
     @property
     def noticed_cancel(self) -> bool:
-        """Whether the tool has looked at `cancel_event` since it was set."""
+        """Whether the tool has checked `cancel_event` since it was set."""
         return getattr(self._cancel_event, "noticed", False)
 
     @property
@@ -201,65 +205,78 @@ class ToolContext:
 
     @property
     def environment(self) -> Environment:
-        """Text files as the session's client sees them: its editor's, or those on the disk."""
+        """Text files as the session's client sees them: from its editor, or from the disk."""
         if self._environment is None:
             self._environment = self._open_environment()
         return self._environment
 
     @property
     def launcher(self) -> Launcher:
-        """The one way to start a command, with around it what is to be around this call's."""
+        """The only way to start a command. It applies the sandbox of the call."""
         if self._launcher is None:
             raise ToolPermissionDenied(
-                "Nothing here may start a command.", reason="sandbox_unavailable"
+                "No command can be started here.", reason="sandbox_unavailable"
             )
         return self._launcher
 
     @property
     def traceparent(self) -> str | None:
-        """For whatever the tool asks or starts; None where telemetry is off."""
+        """Trace context for requests and processes of the tool; None if telemetry is off."""
         return None if self.trace is None else self.trace.traceparent
 
     @property
     def may_write(self) -> bool:
-        """Whether the call may change files: the mode of its session and what its tool declares
-        decide."""
+        """Whether the call may change files, according to the mode of its session and its tool's
+        declaration.
+        """
         return True
 
     def progress(self, message: str | None = None, fraction: float | None = None) -> None:
-        """Say how far the work is; `fraction` runs from 0 to 1."""
+        """Report progress; `fraction` runs from 0 to 1."""
         self._publish("tool.progress", {"message": message, "fraction": fraction})
 
     def output(self, text: str, stream: OutputStream = "text") -> None:
-        """Stream a piece of output while the work goes on."""
+        """Stream a piece of output during the work."""
         self._publish("tool.output_delta", {"stream": stream, "text": text})
 
     def publish(self, event_type: str, payload: Mapping[str, Any]) -> None:
-        """Say something else while the work goes on."""
+        """Publish another event during the work."""
         self._publish(event_type, payload)
 
     def backpressure(self) -> asyncio.Future[None] | None:
-        """A future to wait for before more output is produced; None: the caller reads."""
+        """Return a future to wait for before more output; None: the caller keeps up."""
         return None
 
     def artifact(self, name: str) -> str | None:
-        """A file of this call's own for output too large to show; None where none is kept."""
+        """Return the path of a file for large output; None if no artifacts are stored."""
         return self._artifact(name)
+
+
+class CannotSucceed(Exception):
+    """Raised by a preview: the call would end with `error`, so no approval is requested."""
+
+    def __init__(self, error: ToolError, shown: str | None = None) -> None:
+        """`shown`: the full reason, for the result."""
+        super().__init__(str(error))
+        self.error = error
+        self.partial: ToolOutput | None = None
+        if shown is not None:
+            self.partial = ToolOutput(content=[TextBlock(shown)], success=False)
 
 
 @runtime_checkable
 class Tool(Protocol):
-    """Implemented by every tool, whatever runs behind it. One instance serves one call."""
+    """Implemented by every tool of any source. One instance serves one call."""
 
     @property
     def definition(self) -> ToolDefinition: ...
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
-        """Run with validated input. Raise a `ToolError` to fail with words for the agent."""
+        """Run with validated input. Raise a `ToolError` to fail with a message for the agent."""
         ...
 
     async def cancel(self) -> bool:
-        """Abort. True if the tool ends its work itself; False if there is nothing to end."""
+        """Abort. Return True if the tool ends its work itself; False if there is no work to end."""
         ...
 
 

@@ -1,13 +1,13 @@
-"""Fair turns on the event loop: who has much to do does a slice of it, then others have theirs.
+"""Fair scheduling on the event loop: heavy work is done in slices, and others run in between.
 
-    light   handled within a slice: at once, in the turn in which it came
-    heavy   one slice of one of them in a turn of the loop; and while somebody who is light is
-            being served, the loop rests between two slices
+    light   handled within a slice: immediately, in the iteration in which it arrived
+    heavy   one slice of one work item per iteration of the loop; while light requests are being
+            served, the loop pauses between two slices
 
-So however many flood, whoever asks for little waits for about one slice.
+So a light request waits for about one slice, no matter how many clients flood the loop.
 
-    Turns.wait(work)   for callbacks         Pace      for tasks that have a queue before them
-    PieceSize          for bytes: as many as fit a slice      Pieces   feeds such pieces in turns
+    Turns.wait(work)   for callbacks            Pace      for tasks that process a queue
+    PieceSize          bytes that fit a slice   Pieces    processes such pieces in turns
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from collections import deque
 from collections.abc import Callable
 
 SLICE_S = 0.00025
-"""How long one slice may take."""
-_REST_S = 0.002
+"""Maximum duration of a slice."""
+_PAUSE_S = 0.002
 _RECENT_S = 0.05
-"""For how long somebody counts as being served after a request."""
+"""After a light request, heavy work pauses between slices for this long."""
 
 
 class Turns:
-    """Of one event loop."""
+    """The queue of heavy work of one event loop."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, now: Callable[[], float] = time.perf_counter
@@ -38,24 +38,24 @@ class Turns:
         self._light_at = float("-inf")
 
     def note_light(self) -> None:
-        """Somebody asks for something, and does not flood."""
+        """Note a light request."""
         self._light_at = self.now()
 
     def wait(self, work: Callable[[], None]) -> None:
-        """Have a slice of heavy work done when it is its turn."""
+        """Queue a slice of heavy work."""
         self._waiting.append((work, contextvars.copy_context()))
         if len(self._waiting) == 1:
             self._schedule()
 
     async def pause(self) -> None:
-        """Let the others have their turn; heavy work goes on after it."""
+        """Let other work run, then continue."""
         turn: asyncio.Future[None] = self._loop.create_future()
         self.wait(lambda: None if turn.done() else turn.set_result(None))
         await turn
 
     def _schedule(self) -> None:
         if self.now() - self._light_at < _RECENT_S:
-            self._loop.call_later(_REST_S, self._run)
+            self._loop.call_later(_PAUSE_S, self._run)
         else:
             self._loop.call_soon(self._run)
 
@@ -73,7 +73,7 @@ _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = weakref.We
 
 
 def fair_turns() -> Turns:
-    """Those of the running loop."""
+    """Return the turns of the running loop."""
     loop = asyncio.get_running_loop()
     found = _turns.get(loop)
     if found is None:
@@ -82,19 +82,19 @@ def fair_turns() -> Turns:
 
 
 class Pace:
-    """Of a task that takes one thing after another from a queue, and does not wait in between."""
+    """Slices for a task that processes a queue without waiting in between."""
 
     def __init__(self, turns: Turns | None = None) -> None:
         self.turns = turns or fair_turns()
         self.begin()
 
     def begin(self) -> None:
-        """What follows is light again: there was nothing left to take."""
+        """Start a new slice, because the queue was empty."""
         self.until = self.turns.now() + SLICE_S
-        """When the slice is over."""
+        """End of the slice."""
 
     async def step(self) -> None:
-        """Between two things that are there: go on, or wait for the next slice."""
+        """Between two items: continue, or wait for the next slice."""
         if self.turns.now() > self.until:
             await self.pause()
 
@@ -105,7 +105,7 @@ class Pace:
 
 
 class PieceSize:
-    """How many bytes fit a slice, learnt from those before."""
+    """Number of bytes that fit a slice, learned from measurements."""
 
     LEAST = 256
     MOST = 65_536
@@ -114,7 +114,7 @@ class PieceSize:
         self.size = self.MOST // 16
 
     def learn(self, count: int, took: float) -> bool:
-        """Whether that many bytes took long."""
+        """Adjust the size, and return whether the bytes took long."""
         if took > SLICE_S:
             self.size = max(int(count * SLICE_S / took), self.LEAST)
         elif took < SLICE_S / 2:
@@ -123,47 +123,49 @@ class PieceSize:
 
 
 class Pieces:
-    """Bytes of one peer, handed on in their order: at once as far as a slice goes, the rest in
-    turns. Who feeds reads no more while `waits`; `on_done` says when it may again."""
+    """Bytes of one peer, passed on in order: immediately within a slice, the remainder in turns.
+
+    The feeder stops reading while `waits` is true; `on_done` reports that it may continue.
+    """
 
     def __init__(self, take: Callable[[bytes], None], on_done: Callable[[], None]) -> None:
         self._take = take
         self._on_done = on_done
         self._turns = fair_turns()
         self._piece = PieceSize()
-        self._rest = memoryview(b"")
+        self._unprocessed = memoryview(b"")
         self._floods = False
 
     @property
     def waits(self) -> bool:
-        return len(self._rest) > 0
+        return len(self._unprocessed) > 0
 
     def feed(self, data: bytes) -> None:
         was_waiting = self.waits
-        self._rest = memoryview(bytes(self._rest) + data if was_waiting else data)
+        self._unprocessed = memoryview(bytes(self._unprocessed) + data if was_waiting else data)
         if not was_waiting:
             self._hand_on()
 
     def drop(self) -> None:
-        """Nobody wants the rest."""
-        self._rest = memoryview(b"")
+        """Discard the remaining bytes."""
+        self._unprocessed = memoryview(b"")
 
     def _in_turn(self) -> None:
-        if self._rest:
+        if self._unprocessed:
             self._hand_on()
-            if not self._rest:
+            if not self._unprocessed:
                 self._on_done()
 
     def _hand_on(self) -> None:
         until = self._turns.now() + SLICE_S
-        while self._rest:
-            piece = bytes(self._rest[: self._piece.size])
-            self._rest = self._rest[len(piece) :]
+        while self._unprocessed:
+            piece = bytes(self._unprocessed[: self._piece.size])
+            self._unprocessed = self._unprocessed[len(piece) :]
             began = self._turns.now()
             self._take(piece)
             now = self._turns.now()
             self._piece.learn(len(piece), now - began)
-            if self._rest and now + SLICE_S / 2 > until:
+            if self._unprocessed and now + SLICE_S / 2 > until:
                 self._floods = True
                 self._turns.wait(self._in_turn)
                 return

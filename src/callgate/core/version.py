@@ -1,4 +1,4 @@
-"""The version of the package, which we name to others, and its directory."""
+"""Version and directory of the package."""
 
 import os
 

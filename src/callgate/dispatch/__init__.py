@@ -1,12 +1,12 @@
-"""Every tool call goes through `ToolDispatcher.run`, and through nothing else.
+"""The pipeline of every tool call. `ToolDispatcher.run` is its only entry.
 
-    resolve -> validate -> confine -> authorize -> (lane) -> execute
-       |          |           |           |                     |
-       +----------+-----------+-----------+---------------------+--> journal -> ToolResult
+    resolve -> validate -> contain -> locate -> decide -> authorize -> queue -> execute
+       |          |           |          |         |          |                   |
+       +----------+-----------+----------+---------+----------+-------------------+--> journal
 
-Start reading at `dispatcher`; each stage is one module beside it. A stage returns what the
-next one needs or raises a `ToolError`; it never touches another stage. The order is a
-security property: an invalid or escaping call asks nobody, and nothing runs before
-`authorize` has returned. `registry`, `plans`, `running`, `early_answers`, `lanes`, `grants` and
-`confirmations` hold the only state there is.
+Start reading at `dispatcher`, then `sites`, which contain the work of a call. Each stage is a
+separate module. A stage returns the input of the next one or raises a `ToolError`; it never touches
+another stage. The order is a security property: an invalid call or an escaping path raises no
+question, and no tool runs before `authorize` returns. The only state is in `registry`, `plans`,
+`running`, `early_answers`, `lanes`, `grants` and `confirmations`.
 """

@@ -1,13 +1,9 @@
-"""Stage 4: may this call run? By policy, by a remembered answer, or by asking a person."""
+"""The authorize stage: require an approval, by a grant or by an approver's answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any
-
-import msgspec
-
-from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.calls import ToolCall
+from callgate.core.commands import CONNECT_HOST
 from callgate.core.errors import (
     ConfirmationTimeout,
     ToolCancelled,
@@ -15,42 +11,20 @@ from callgate.core.errors import (
     ToolUserDenied,
 )
 from callgate.core.events import EFFECT_MISMATCH
-from callgate.core.sessions import Mode
 from callgate.core.stored import ConfirmationState
-from callgate.core.task_sets import start_task
+from callgate.core.tasks import start_task
 from callgate.core.tools import Preview
 from callgate.dispatch.journal import Journal
 from callgate.dispatch.permission.asking import Confirmations, Hash
 from callgate.dispatch.permission.confirmations import Answer, Closed, Confirmation, Scope
-from callgate.dispatch.permission.flows import Flows
-from callgate.dispatch.permission.grants import Grant, Grants
+from callgate.dispatch.permission.deciding import Authority, deny_reason, ensure_not_denied
+from callgate.dispatch.permission.grants import Grant
 from callgate.dispatch.running import RunningCall
-from callgate.dispatch.subjects import Subject, question
-from callgate.policy.decide import (
-    GUARD_REASONS,
-    Decision,
-    Rulebook,
-    ask_always,
-    ask_because_repaired,
-    guard,
-)
+from callgate.dispatch.subjects import Subject
+from callgate.policy.decisions import Decision, Reason
 from callgate.policy.rules import Outcome
 
 _REMEMBERED = frozenset({Scope.SESSION, Scope.DESTINATION})
-
-
-class Authority(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a permission may come from."""
-
-    policies: Callable[[str], Rulebook]
-    """What holds in a workspace."""
-    grants: Grants
-    flows: Flows
-    """What sessions were told and have read, for the guard."""
-    confirmations: Confirmations
-    preview: Callable[[ToolCall, Subject], Coroutine[Any, Any, Preview | None]]
-    save: Callable[[ToolCall, Subject, Answer], None]
-    """Write an `always` answer into the user's settings."""
 
 
 async def authorize(
@@ -63,26 +37,54 @@ async def authorize(
     hash: Hash,
     confirmation: Confirmation | None = None,
 ) -> Answer | None:
-    """For a call that the policy does not simply allow: the answer by which it may run, None
-    where a remembered one covers it. Raises if it may not. `confirmation` was put before a
-    restart. An answer may have other arguments: they are checked, then the answer is `accept`ed."""
+    """Return the answer that approves a call which the policy does not simply allow; None if a
+    grant covers it. Raises if the call is not allowed. `confirmation` is the question that was
+    open at a restart. An answer may contain other arguments: the caller checks them, then calls
+    `accept`."""
     if decision.outcome is Outcome.DENY:
         raise ToolPermissionDenied(
-            f"{decision.sentence} ({decision.origin})", reason=_deny_reason(decision)
+            f"{decision.sentence.removesuffix('.')} ({decision.origin}).",
+            reason=deny_reason(decision),
         )
     if confirmation is None:
         if _granted(call, subject, decision, authority):
             return None
-        await _ensure_somebody(call, decision, authority.confirmations)
-        journal.ensure_recordable()  # nobody is asked about what could not be done anyway
+        await _ensure_approver(call, decision, authority.confirmations)
+    with authority.confirmations.room(call.session):
+        return await _ask(call, subject, decision, authority, journal, running, hash, confirmation)
+
+
+async def _ask(
+    call: ToolCall,
+    subject: Subject,
+    decision: Decision,
+    authority: Authority,
+    journal: Journal,
+    running: RunningCall,
+    hash: Hash,
+    confirmation: Confirmation | None,
+) -> Answer:
+    """Put a question, or wait again for a stored one, and return the approval. Raises otherwise."""
+    resumed = confirmation is not None
+    if confirmation is None:
+        journal.ensure_recordable()  # no question about a call that would be refused anyway
         preview = await _preview(call, subject, authority, running, journal)
-        confirmation = _confirmation(call, subject, decision, authority, preview)
+        confirmation = await _confirmation(call, subject, decision, authority, preview, running)
         await journal.write_question(confirmation, running)
     confirmations = authority.confirmations
+    if resumed and call.handover is not None:
+        await confirmations.withdraw(confirmation, call.session, journal.answered)
+        raise ToolCancelled(
+            "The program that was to do the work of this call has exited. Nothing was done; make"
+            " the call again.",
+            reason="handed_over",
+        )
     closed = await confirmations.ask(confirmation, call.session, running, hash, journal.answered)
     answer = _answer(closed, _answer_s(call, confirmations))
     if answer.decision is not Outcome.ALLOW:
         _remember(call, subject, decision, authority, answer)
+        if decision.reason.is_of_guard:
+            authority.flows.refused(call)
         reason = f" They said: {answer.reason}" if answer.reason else ""
         raise ToolUserDenied(f"User denied this operation.{reason}", reason="user_denied")
     return answer
@@ -91,69 +93,10 @@ async def authorize(
 def accept(
     call: ToolCall, subject: Subject, decision: Decision, authority: Authority, answer: Answer
 ) -> None:
-    """Remember a yes as long as it says, unless what it allows is denied by now."""
+    """Remember an approval for its scope. Raises if the call is denied by now."""
     ensure_not_denied(call, subject, authority)
+    authority.flows.approved(call, subject)
     _remember(call, subject, decision, authority, answer)
-
-
-def ensure_not_denied(call: ToolCall, subject: Subject, authority: Authority) -> None:
-    """After a wait: the mode or the policy may have changed, and a deny is final."""
-    decision = judge(call, subject, authority)
-    if decision.outcome is Outcome.DENY:
-        raise ToolPermissionDenied(
-            f"{decision.sentence} ({decision.origin})", reason=_deny_reason(decision)
-        )
-
-
-def ensure_still_allowed(
-    call: ToolCall, subject: Subject, authority: Authority, decided: Decision
-) -> None:
-    """After a wait for a slot: as before, and what nobody was asked about then must not need
-    to be asked about now."""
-    ensure_not_denied(call, subject, authority)
-    if decided.outcome is not Outcome.ALLOW:
-        return
-    now = judge(call, subject, authority)
-    if now.outcome is not Outcome.ALLOW:
-        raise ToolPermissionDenied(
-            f"What may run changed while the call waited: {now.sentence} ({now.origin}) Nothing"
-            " was run; make the call again to be asked.",
-            reason="changed_while_waiting",
-        )
-
-
-def judge(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
-    """What the policy says of a call at this moment. What the book in force has decided before,
-    it remembers as far as it may."""
-    tool, mode, caller = subject.tool, call.session.mode, call.caller
-    book = authority.policies(call.session.workspace)
-    decision: Decision | None = None
-    flow = authority.flows.of(call, subject, book.user.guard) if tool.is_guarded else None
-    if book.refusal is not None and tool.has_effects:
-        decision = book.refusal
-    elif flow is not None and mode == Mode.GUARDED:
-        decision = book.decide(question(call, subject, book, flow))
-    elif type(mode) is Mode and type(caller) is CallerKind:  # they may have been given as words
-        name = tool.policy_key if subject.enclosure is None else subject.policy_key
-        key = (name, mode._value_, caller._value_)
-        if key in book.remembered:
-            decision = book.remembered[key]
-    if decision is None:
-        decision = book.decide(question(call, subject, book), subject.policy_key)
-    if flow is not None and not CallerKind(caller).trusted:
-        decision = guard(decision, flow, Mode(mode))
-    if call.repaired and tool.has_effects:
-        decision = ask_because_repaired(decision)
-    elif tool.definition.always_ask:
-        decision = ask_always(decision)
-    if book.budgets and decision.outcome is not Outcome.DENY:
-        return msgspec.structs.replace(decision, budgets=book.budgets)
-    return decision
-
-
-def _deny_reason(decision: Decision) -> str:
-    speaks_for_itself = decision.reason.startswith("mode_") or decision.reason == "settings_invalid"
-    return decision.reason if speaks_for_itself else "policy_deny"
 
 
 def _granted(call: ToolCall, subject: Subject, decision: Decision, authority: Authority) -> bool:
@@ -162,7 +105,7 @@ def _granted(call: ToolCall, subject: Subject, decision: Decision, authority: Au
         subject.tool.name,
         subject.checked.sha256,
         call.id,
-        by_rule=decision.reason == "rule",
+        by_rule=decision.reason is Reason.RULE,
         network=subject.reaches_network,
         destinations=lambda: _remembered_destinations(call, subject, authority),
     )
@@ -174,12 +117,12 @@ def _granted(call: ToolCall, subject: Subject, decision: Decision, authority: Au
             reason="sticky",
         )
     mended = call.repaired and subject.tool.has_effects
-    insists = decision.counts_once or decision.reason in GUARD_REASONS
+    insists = decision.counts_once or decision.reason.overrides_grants
     return not (mended or subject.tool.definition.always_ask or insists)
 
 
 def _destinations(call: ToolCall, subject: Subject, authority: Authority) -> tuple[str, ...]:
-    """Where a call goes, as answers remember it."""
+    """Return the destinations of a call, in the form that a question shows."""
     from callgate.dispatch.permission.session_facts import (  # lazy: only where a person is asked  # noqa: PLC0415
         destinations_of,
     )
@@ -190,14 +133,14 @@ def _destinations(call: ToolCall, subject: Subject, authority: Authority) -> tup
 def _remembered_destinations(
     call: ToolCall, subject: Subject, authority: Authority
 ) -> tuple[str, ...]:
-    """The same as a remembered answer keeps them."""
+    """Return the destinations of a call, in the form that a grant stores."""
     from callgate.policy.provenance.destinations import remembered  # lazy: as above  # noqa: PLC0415
 
     return tuple(map(remembered, _destinations(call, subject, authority)))
 
 
 def _without_destination() -> tuple[str, ...]:
-    """What is remembered of an answer about a tool that says no destination."""
+    """Return the destinations of a grant for a tool that declares no destination."""
     from callgate.dispatch.permission.session_facts import (  # lazy: as above  # noqa: PLC0415
         WITHOUT_DESTINATION,
     )
@@ -206,31 +149,31 @@ def _without_destination() -> tuple[str, ...]:
     return (remembered(WITHOUT_DESTINATION),)
 
 
-async def _ensure_somebody(
+async def _ensure_approver(
     call: ToolCall, decision: Decision, confirmations: Confirmations
 ) -> None:
-    """A direct call that nobody can approve is refused at once; a turn waits for someone."""
+    """Refuse a direct call that has no approver; a call of a turn waits for one."""
     if call.turn_id is None and not await confirmations.can_ask(call.session):
         raise ToolPermissionDenied(
-            f"{decision.sentence} ({decision.origin}) It needs a confirmation, and nobody can "
-            "be asked here.",
+            f"{call.tool} needs approval, and no approver is available. "
+            f"{decision.sentence.removesuffix('.')} ({decision.origin}).",
             reason="no_confirmer",
         )
 
 
 def _answer_s(call: ToolCall, confirmations: Confirmations) -> float:
-    """How long a question about a call waits."""
+    """Return how long a question about a call waits, in seconds."""
     limit_s = confirmations.timeout_s
     return limit_s if call.answer_s is None else min(limit_s, call.answer_s)
 
 
 def _answer(closed: Closed, timeout_s: float) -> Answer:
-    """What a person said; raises where nobody did."""
+    """Return the answer to a closed question. Raises if it was closed without an answer."""
     if closed.answer is not None:
         return closed.answer
     if closed.state is ConfirmationState.EXPIRED:
         raise ConfirmationTimeout(
-            f"Nobody answered within {timeout_s:g} s.", reason="confirmation_timeout"
+            f"No answer came within {timeout_s:g} s.", reason="confirmation_timeout"
         )
     raise ToolCancelled(reason="question_withdrawn")
 
@@ -245,11 +188,11 @@ def _remember(
     if answer.scope is Scope.ALWAYS:
         authority.save(call, subject, answer)
     elif answer.scope in _REMEMBERED or (decision.remember and answer.decision is Outcome.ALLOW):
-        is_narrow = answer.scope is Scope.DESTINATION
+        is_narrow = answer.scope is Scope.DESTINATION or subject.tool.name == CONNECT_HOST
         destinations = _remembered_destinations(call, subject, authority)
-        if not destinations and decision.reason == "private_outward":
+        if not destinations and decision.reason is Reason.PRIVATE_OUTWARD:
             destinations = _without_destination()
-        if is_narrow and not destinations:  # it goes nowhere in particular: this once
+        if is_narrow and not destinations:  # no destination to remember: approved once
             return
         authority.grants.add(
             call.session,
@@ -272,8 +215,10 @@ async def _preview(
     running: RunningCall,
     journal: Journal,
 ) -> Preview | None:
-    """What the call will do. Whoever is asked for it, an editor or a host, may never answer:
-    a stop does not wait for that. Where a host was seen to write instead, the call is refused."""
+    """Return the tool's preview of the call. The preview may come from an editor or a host that
+    never answers, so a stop ends the wait. If a host writes during a preview, the call is refused.
+
+    Raises `CannotSucceed` if the tool detects that the call would fail."""
     running.raise_if_stopped()
     work = start_task(authority.preview(call, subject))
     try:
@@ -284,17 +229,23 @@ async def _preview(
     return preview
 
 
-def _confirmation(
+async def _confirmation(
     call: ToolCall,
     subject: Subject,
     decision: Decision,
     authority: Authority,
     preview: Preview | None,
+    running: RunningCall,
 ) -> Confirmation:
     from callgate.dispatch.permission.question_building import (  # lazy: to ask a person  # noqa: PLC0415
         build_question,
+        read_hint,
     )
 
+    hint = ""
+    if decision.is_read_command:
+        count = read_hint(authority.confirmations.open_store, call.principal)
+        hint = await running.until(start_task(count))
     return build_question(
         call,
         subject,
@@ -303,4 +254,5 @@ def _confirmation(
         destinations=_destinations(call, subject, authority),
         preview=preview,
         answer_s=_answer_s(call, authority.confirmations),
+        hint=hint,
     )

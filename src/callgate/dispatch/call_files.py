@@ -1,7 +1,7 @@
-"""The files of one call: its workspace and extra roots, with the policy's word on each path.
+"""The files of one call: its workspace and extra roots, behind the policy's check of each path.
 
-The guard is asked with the path of the descriptor that was opened, so a rule about a path
-holds for whatever link leads there.
+The guard checks the path of the opened descriptor, so a rule about a path also applies to links
+that lead there.
 """
 
 from __future__ import annotations
@@ -14,21 +14,24 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from callgate.core.calls import ToolCall
-from callgate.core.directories import make_private_directory, sync_directory, sync_file
 from callgate.core.errors import ToolPermissionDenied, ToolValidationError, WorkspaceEscapeError
 from callgate.core.events import EFFECT_MISMATCH
-from callgate.core.resolved_paths import ResolvedPath
-from callgate.core.sessions import Root
-from callgate.core.task_sets import TaskSet
+from callgate.core.local.disk import make_private_directory, sync_directory, sync_file
+from callgate.core.sessions import ResolvedPath, Root
+from callgate.core.tasks import TaskSet
 from callgate.dispatch.subjects import Subject, question
 from callgate.dispatch.tools.registry import Registered
-from callgate.policy.decide import Rulebook, applies, lifts_protection
+from callgate.policy.decide import Rulebook
+from callgate.policy.opinions import applies, lifts_protection
 from callgate.policy.rules import Outcome, Rule, is_within
 from callgate.workspace.files import Guard, WorkspaceFileAPI
 from callgate.workspace.paths import opening
+from callgate.workspace.protected import is_only_pipeline
 
 if TYPE_CHECKING:  # loaded with the first call that may change a file
+    from callgate.core.commands import Launcher
     from callgate.workspace.undo.history import CallHistory, History
+    from callgate.workspace.undo.records import Origin
 
 Policies = Callable[[str], Rulebook]
 Report = Callable[[str, Mapping[str, Any]], None]
@@ -37,11 +40,11 @@ Report = Callable[[str, Mapping[str, Any]], None]
 _log = logging.getLogger("callgate.files")
 
 UNDECLARED = "effect_undeclared"
-"""The reason where a tool that declares to change nothing tried to."""
+"""The error reason if a tool that declares no writes tried to write."""
 
 
 class CallFiles:
-    """Opens the files of calls, and keeps a directory for output too large to show."""
+    """Opens the files of calls, and provides a directory for output too large for a result."""
 
     def __init__(
         self,
@@ -51,19 +54,19 @@ class CallFiles:
         history: Callable[[], History] | None = None,
         synced: bool = True,
     ) -> None:
-        """`home` is where settings, answers and the record lie: no tool writes there. `history`
-        opens what keeps the changes of calls, so that they can be undone. `synced`: changes
-        outlive a power cut."""
+        """`home` contains settings, answers and the audit log: no tool writes there. `history`
+        opens the store of changes, which makes calls undoable. `synced`: changes survive a power
+        failure."""
         self._policies = policies
         self._synced = synced
         self._history = history
         self._home = None if home is None else os.path.realpath(home)
         self.artifacts = None if home is None else os.path.join(home, "artifacts")
         self._artifacts: dict[str, Root] = {}
-        """Session to its artifact directory, which its own tools may read."""
+        """Artifact directory of each session, which its own tools may read."""
         self.share: Callable[[str, Sequence[str]], Awaitable[None]] | None = None
-        """Has other servers know what the calls of a session put aside; None: there are none."""
-        self._sharing = TaskSet(_log, "what a call put aside is not shared")
+        """Shares the artifacts of a session with other servers; None: there are none."""
+        self._sharing = TaskSet(_log, "an artifact of a call is not shared")
 
     def open(
         self,
@@ -71,9 +74,9 @@ class CallFiles:
         subject: Subject | None = None,
         report: Report = lambda type, payload: None,
     ) -> WorkspaceFileAPI:
-        """The files of a call. Once it is authorized, what rules say of a place holds for every
-        file it opens; before that they can only be located. `report` hears of a tool that goes
-        beyond what it declares."""
+        """Return the files of a call. Path rules apply to every file that the tool opens, if there
+        is a `subject`; without one, paths can only be located. `report` receives the event if a
+        tool exceeds its declared effect."""
         session = call.session
         artifacts = self._artifacts.get(session.id)
         roots = session.extra_roots if artifacts is None else (*session.extra_roots, artifacts)
@@ -86,24 +89,33 @@ class CallFiles:
     def _changes(self, call: ToolCall, subject: Subject) -> CallHistory | None:
         if (
             self._history is None or not subject.tool.has_effects
-        ):  # whose guard lets it change nothing
+        ):  # the guard lets a tool without effects change nothing
             return None
-        from callgate.workspace.undo.records import Origin  # lazy: see above  # noqa: PLC0415
+        return self._history().of(_origin(call, subject))
 
-        return self._history().of(
-            Origin(
-                session=call.session.id,
-                turn=call.turn_id,
-                call=call.id,
-                tool=subject.tool.name,
-                workspace=call.session.workspace.encode("utf-8", "surrogatepass"),
-            )
+    def recording(
+        self, launcher: Launcher, confined: Launcher | None, call: ToolCall, subject: Subject
+    ) -> Launcher:
+        """Return a launcher whose commands leave change sets, if the sandbox of `confined` can
+        store them."""
+        if self._history is None or not subject.tool.has_effects:
+            return launcher
+        from callgate.dispatch.commands.recording import (  # lazy: calls that start commands  # noqa: PLC0415
+            RecordingLauncher,
+            is_recorded,
         )
+
+        if not is_recorded(confined):
+            return launcher
+        session = call.session
+        writable = (root.path for root in session.extra_roots if root.writable)
+        roots = (session.workspace, *writable)
+        return RecordingLauncher(launcher, self._history(), _origin(call, subject), roots)
 
     def _guard(
         self, call: ToolCall, subject: Subject, files: WorkspaceFileAPI, report: Report
     ) -> Guard:
-        with opening():  # the settings may be read anew, while a tool runs
+        with opening():  # the settings may be reloaded while a tool runs
             book = self._policies(call.session.workspace)
         rules = _path_rules(book) if book.has_rules else ()
 
@@ -111,7 +123,7 @@ class CallFiles:
         aside = None if artifacts is None else os.path.realpath(artifacts.path)
 
         def is_ours(real: str, access: Literal["read", "write"]) -> bool:
-            """Keys, tokens, the store: all but what this session's own calls put aside."""
+            """Whether a path is in the home and not a readable artifact of this session."""
             if self._home is None or not is_within(real, self._home):
                 return False
             return access == "write" or aside is None or not is_within(real, aside)
@@ -126,17 +138,18 @@ class CallFiles:
             if access == "write" and not subject.tool.has_effects:
                 raise _undeclared(subject.tool, files.resolved(real).relative, report)
             resolved, asking = files.resolved(real), question(call, subject, book)
+            authorized = any(real == each.real for each in subject.resolved_paths)
             if (
                 access == "write"
                 and resolved.protected
+                and not (authorized and is_only_pipeline(resolved.relative))
                 and not lifts_protection(resolved, asking, book.user)
             ):
                 raise WorkspaceEscapeError(
                     f"{resolved.relative!r} is protected.", reason="protected_path"
                 )
-            authorized = any(real == each.real for each in subject.resolved_paths)
             for rule in rules:
-                # What a rule wants to be asked about was asked only for the places in question.
+                # Approval by a rule was requested for the located paths only.
                 if authorized and rule.decision is not Outcome.DENY:
                     continue
                 if applies(rule, asking, resolved):
@@ -147,23 +160,23 @@ class CallFiles:
         return guard
 
     def is_own(self, resolved: ResolvedPath) -> bool:
-        """Whether a place is part of our home: writing there would be approving oneself."""
+        """Whether a path is in our home. A tool that wrote there could approve its own calls."""
         return self._home is not None and is_within(resolved.real, self._home)
 
     def artifact(self, call: ToolCall, name: str) -> str | None:
-        """A path for one call's output; None where there is no home to keep it in.
+        """Return a path for one output of a call; None if there is no home to store it in.
 
-        `ToolValidationError` for a name that is not the plain name of a file.
+        Raises `ToolValidationError` if the name is not a plain file name.
         """
         if not _is_plain_name(name):
             raise ToolValidationError(
-                f"An artifact cannot be named {name[:80]!r}: a plain file name is needed."
+                f"An artifact cannot be named {name[:80]!r}: the name must be a plain file name."
             )
         if self.artifacts is None:
             return None
         directory = os.path.join(self.artifacts, call.session.id)
         try:
-            for each in (self.artifacts, directory):  # a mode is for the last one only
+            for each in (self.artifacts, directory):  # makedirs would set the mode of the last only
                 make_private_directory(each)
         except OSError:
             return None
@@ -171,7 +184,7 @@ class CallFiles:
         return os.path.join(directory, f"{call.id}-{name}")
 
     def sync_artifacts(self, paths: Sequence[str]) -> None:
-        """Wait until the disk has these, as far as a tool made them. Idempotent."""
+        """Sync the artifacts that exist, and their directories, to disk. Idempotent."""
         if not self._synced or self.artifacts is None:
             return
         home, session = os.path.dirname(self.artifacts), os.path.dirname(paths[0])
@@ -180,24 +193,37 @@ class CallFiles:
                 _sync_artifact(path)
             for directory in (session, self.artifacts, home):
                 sync_directory(directory)
-        except OSError as error:  # its result tells the beginning
-            _log.error("what a call put aside is not on the disk: %s", error)
+        except OSError as error:  # the result has the beginning of the output
+            _log.error("an artifact of a call is not synced to disk: %s", error)
 
     def share_later(self, session_id: str, paths: Sequence[str]) -> None:
-        """Share files while nobody waits."""
+        """Share artifacts in the background."""
         if self.share is not None and paths:
             self._sharing.start(_shared(self.share, session_id, paths))
 
     async def settle(self) -> None:
-        """Wait until what is to be shared is."""
+        """Wait until all artifacts are shared."""
         await self._sharing.wait()
 
     def adopt(self, session_id: str, directory: str) -> None:
-        """Let the tools of a session read what its calls put aside elsewhere."""
+        """Let the tools of a session read a directory of its artifacts from another server."""
         self._artifacts[session_id] = Root(directory)
 
     def forget(self, session_id: str) -> None:
         self._artifacts.pop(session_id, None)
+
+
+def _origin(call: ToolCall, subject: Subject) -> Origin:
+    """Return the author of a call's changes."""
+    from callgate.workspace.undo.records import Origin  # lazy: see above  # noqa: PLC0415
+
+    return Origin(
+        session=call.session.id,
+        turn=call.turn_id,
+        call=call.id,
+        tool=subject.tool.name,
+        workspace=call.session.workspace.encode("utf-8", "surrogatepass"),
+    )
 
 
 async def _shared(
@@ -207,7 +233,7 @@ async def _shared(
 
 
 _LONGEST_NAME = 120
-"""Bytes of an artifact's name; the id of its call stands before it."""
+"""Bytes of an artifact's name, without the prefix with the id of its call."""
 _DEVICES = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|\Z)", re.IGNORECASE)
 
 
@@ -227,7 +253,7 @@ def _sync_artifact(path: str) -> None:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
-            return  # there was nothing to put aside after all
+            return  # the tool did not create the file
     try:
         sync_file(fd)
     finally:
@@ -235,7 +261,7 @@ def _sync_artifact(path: str) -> None:
 
 
 def _undeclared(tool: Registered, path: str, report: Report) -> ToolPermissionDenied:
-    """The policy let the tool pass for what it declares, which is not this."""
+    """Report and refuse a write by a tool that the policy checked as one without writes."""
     report(EFFECT_MISMATCH, {"declared": tool.effect, "tried": "write", "path": path})
     return ToolPermissionDenied(
         f"Tool {tool.name!r} declares effect {tool.effect} and tried to write {path!r}.",
@@ -255,5 +281,5 @@ def _path_rules(book: Rulebook) -> list[Rule]:
 
 @lru_cache(maxsize=64)
 def _files(workspace: str, roots: tuple[Root, ...], synced: bool) -> WorkspaceFileAPI:
-    """Open roots are kept for the sessions that work: opening costs more than using."""
+    """Return the files of a workspace. The cache avoids opening the roots for each call."""
     return WorkspaceFileAPI(workspace, extra_roots=roots, synced=synced)

@@ -1,38 +1,55 @@
-"""What is written about a call, without secrets: what each of its events holds, and its line in the
-audit log. Pure.
+"""Records of a call without secrets: contents of its events, and its line in the audit log.
 
-`Journal` adds whose events they are, and writes both.
+    FinishCall(event, record) --committed--> append the line --> sync --> the caller is answered
+      one transaction, with the                                    |
+      record in the outbox                                         +--> ClearOutbox, some time later
+
+`Journal` adds the owner to the events, and writes events and line. If another process has ended the
+call or owns its session, that process owes the line, and the caller receives an unknown outcome.
+The same applies if nothing can be committed and the lease on the session has expired.
+
+A line is derived from the store. A killed process leaves its records in the outbox, and the next
+recovery (`sessions.recovery`) writes the missing lines. The line is written even if the store is
+not writable: it is then the only record of the end, from which recovery ends the call.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import logging
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from callgate.audit.keys import keyed_hash
-from callgate.audit.records import CallRecord, implied_end
-from callgate.core.calls import ToolCall
+from callgate.audit.records import CallRecord, encode, implied_end
+from callgate.core.calls import ErrorInfo, ToolCall
 from callgate.core.content import ContentBlock, TextBlock
-from callgate.core.errors import DENIALS, ToolError, ToolValidationError
-from callgate.core.events import Event
-from callgate.core.results import ErrorInfo
+from callgate.core.errors import DENIALS, ToolError, ToolErrorClass, ToolValidationError
+from callgate.core.events import FAILED, Event
+from callgate.core.ops import CallReceipt, ClearOutbox, FinishCall
+from callgate.core.sessions import Session
+from callgate.core.stores import is_lost
 from callgate.core.tools import ToolOutput
 from callgate.dispatch.commands.sandboxes import MOVED
-from callgate.dispatch.contents import beginning, display_of, size_of, text_of
+from callgate.dispatch.foreign_code import OUTCOME_UNKNOWN, UNKNOWN
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
 from callgate.dispatch.subjects import Findings, Subject
+from callgate.dispatch.tool_output import beginning, display_of, size_of, text_of
 from callgate.dispatch.tools.registry import Registered
-from callgate.policy.decide import Decision
+from callgate.events.log import SessionLog
+from callgate.policy.decisions import Decision
 from callgate.policy.provenance.sources import Trace
-from callgate.redaction.data import redact_value
-from callgate.redaction.summaries import summarize, summarize_text
+from callgate.redaction.data import redact_value, summarize, summarize_text
 from callgate.redaction.texts import redact
 
 MISMATCH = "effect_mismatch"
-"""The reason in the record of a call that did more than its tool declares."""
+"""The reason in the record of a call that exceeded the effect its tool declares."""
 PARTIAL_OUTPUT = 8_192
-"""Characters of what a stopped call had to show."""
+"""Maximum characters of a stopped call's partial output."""
 
 _SHOWN_TRACES = 16
 _SHOWN_VALUE = 120
@@ -76,8 +93,8 @@ def called(subject: Subject, decision: Decision) -> Payload:
 
 
 def provenance_lines(traces: tuple[Trace, ...]) -> list[str]:
-    """Where the destinations of a call come from, a short line each, without secrets: the value
-    itself only where nobody vouched for it, the others are in the summary of the arguments."""
+    """Return a short line about the source of each destination, without secrets. The value is
+    included only if no trusted source vouches for it; others are in the argument summary."""
     return [
         f"{trace.parameter}: {trace.source}"
         if trace.vouched
@@ -87,7 +104,7 @@ def provenance_lines(traces: tuple[Trace, ...]) -> list[str]:
 
 
 def _shown_value(trace: Trace) -> str:
-    """Without what its parameter says is a secret."""
+    """Return the value of a destination, masked if its parameter's name indicates a secret."""
     masked = redact_value({trace.parameter: trace.value})[trace.parameter]
     return summarize_text(str(masked), limit=_SHOWN_VALUE)
 
@@ -115,7 +132,7 @@ def completed(output: ToolOutput, content: list[ContentBlock], duration_ms: floa
 def failed(
     name: str, error: ToolError, message: str, partial: ToolOutput | None, duration_ms: float
 ) -> Payload:
-    """`message` is what the caller is shown of the error."""
+    """Return the payload of `tool.failed`. `message` is the error text for the caller."""
     shown = redact(message)
     payload: Payload = {
         "tool_name": name,
@@ -149,36 +166,36 @@ def changed_files(output: ToolOutput) -> list[str]:
 
 
 def tool_name(call: ToolCall, tool: Registered | None) -> str:
-    """What was asked for may be anything until it is known to be a tool."""
+    """Return the tool's name. An unknown name is arbitrary text, so it is redacted and cut."""
     return tool.name if tool is not None else redact(call.requested_tool)[:128]
 
 
 class CallEnd(msgspec.Struct, frozen=True):
-    """How a call ended."""
+    """The end of a call."""
 
     event: Event
-    """That says so."""
+    """Terminal event of the call."""
     error: ErrorInfo | None
     content: list[ContentBlock]
     duration_ms: float
     called: str | None
-    """The id of the event with which its tool was started, if it was."""
+    """The id of the call's `tool.called` event; None: its tool was not started."""
     mismatch: bool
-    """Whether it did more than its tool declares."""
+    """Whether the call exceeded the effect that its tool declares."""
     waited_ms: float
-    """For people."""
+    """Time spent waiting for approvers."""
     confirmation_id: str | None
     answer: Answer | None
 
 
 def audit_line(call: ToolCall, findings: Findings, end: CallEnd, key: bytes) -> CallRecord:
-    """The line of a call in the audit log. `key` is that of its hashes."""
+    """Return the audit record of a call. `key` is the key for hashes in the record."""
     tool, subject, error = findings.tool, findings.subject, end.error
     if subject is None:
         arguments = summarize(call.arguments)
     else:
         arguments = subject.tool.summary.of(subject.checked.arguments, subject.checked.canonical)
-    line = CallRecord(  # with more than fifteen names, Python would make a dict of them first
+    line = CallRecord(  # for more than fifteen keyword arguments Python builds a dict
         id=f"audit_{end.event.id}",
         ts=int(end.event.timestamp * 1000),
         caller=call.caller,
@@ -190,7 +207,7 @@ def audit_line(call: ToolCall, findings: Findings, end: CallEnd, key: bytes) -> 
         cwd=call.session.workspace,
         args=arguments,
         result=beginning(end.content),
-        # A call that ran is timed from its start; one that did not, from when it came in.
+        # `ms` counts from the start of the tool; without a start, from the arrival of the call.
         ms=end.duration_ms if end.called else max(0.0, end.duration_ms - end.waited_ms),
     )
     line.waited_ms = end.waited_ms
@@ -229,3 +246,146 @@ def audit_line(call: ToolCall, findings: Findings, end: CallEnd, key: bytes) -> 
         if error.error_class in DENIALS and end.called is None:
             line.decision = "deny"
     return line
+
+
+CLEAR_S = 0.5
+"""Seconds that a record stays in the outbox after its line is written, to batch the deletions."""
+_MOST_UNWRITTEN = 1_000
+"""Maximum records in memory while the disk fails; later ones are only in the outbox."""
+
+_log = logging.getLogger("callgate.audit")
+
+
+class Recorder(Protocol):
+    """Destination of audit records; `audit.log` implements it."""
+
+    @property
+    def key(self) -> bytes: ...
+    def ensure_open(self) -> None: ...
+    def append(self, record: CallRecord, *, is_stored: bool = False) -> None: ...
+    def request_sync(self) -> Future[None]: ...
+
+
+_Written = tuple[tuple[str, ...], "asyncio.Future[bool]"]
+"""Ids of calls whose lines were written together, and the future to resolve after the sync."""
+
+
+class RecordWriter:
+    """Writes audit records. One per dispatcher, for the event loop of its log."""
+
+    def __init__(self, log: SessionLog, audit: Recorder) -> None:
+        self.audit = audit
+        """Also takes the lines of calls that the store does not know."""
+        self._log = log
+        self._pending = 0
+        """Calls that wait for their commit or their line."""
+        self._idle: asyncio.Future[None] | None = None
+        """Resolved when no call is pending; for `close`."""
+        self._syncing: dict[Future[None], list[_Written]] = {}
+        """Key: the sync that covers their lines, so that one callback wakes all of them."""
+        self._unwritten: list[CallRecord] = []
+
+    def finish(
+        self, session: Session, end: FinishCall, record: CallRecord, *, has_effects: bool = True
+    ) -> asyncio.Future[bool]:
+        """Commit the end of a call, then write its line. Done after both, or after a failure.
+
+        The result is False if this process lost the session, so that the outcome is unknown. A
+        cancelled caller stops neither step. The store has no row of a call without
+        effects, so its line is written in any case.
+        """
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._pending += 1
+        op = replace(end, record=encode(record).decode())
+        commit = self._log.commit(session, op, insist=True)
+        commit.add_done_callback(partial(self._committed, record, done, has_effects))
+        return done
+
+    async def close(self) -> None:
+        """Wait for the lines of ended calls."""
+        if self._pending:
+            await self._log.flush()
+        if self._pending:
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
+
+    def _committed(
+        self,
+        record: CallRecord,
+        done: asyncio.Future[bool],
+        has_effects: bool,
+        commit: asyncio.Future[CallReceipt],
+    ) -> None:
+        error = commit.exception()
+        if error is not None:
+            _log.error("the end of call %s is not on the disk: %s", record.call_id, error)
+        is_ours = self._is_ours(commit, has_effects=has_effects)
+        if not is_ours and not has_effects:
+            record.error_class = ToolErrorClass.EXECUTION_ERROR
+            record.end, record.reason, record.result = FAILED, OUTCOME_UNKNOWN, UNKNOWN
+        # If another process has ended the call, that process also writes the record.
+        written = self._append(record) if is_ours or not has_effects else ()
+        if not written or not is_ours:  # an unknown outcome needs no sync
+            self._settle(done, is_ours=is_ours)
+            return
+        sync = self.audit.request_sync()
+        waiting = self._syncing.get(sync)
+        if waiting is None:
+            waiting = self._syncing[sync] = []
+            sync.add_done_callback(partial(self._wake, asyncio.get_running_loop()))
+        waiting.append((written, done))
+
+    def _is_ours(self, commit: asyncio.Future[CallReceipt], *, has_effects: bool) -> bool:
+        """Whether the end of this process is the end of the call, as far as it can know."""
+        error = commit.exception()
+        if error is None:
+            return commit.result().applied
+        if is_lost(error):
+            return False
+        # The commit failed. Until the lease expires, no other process writes another end.
+        return not has_effects or self._log.doubtful_owner is None
+
+    def _append(self, record: CallRecord) -> tuple[str, ...]:
+        """Write the pending lines. Returns the calls whose lines are now in the log."""
+        waiting, self._unwritten = [*self._unwritten, record], []
+        for number, each in enumerate(waiting):
+            try:
+                self.audit.append(each, is_stored=True)
+            except Exception as failure:
+                log_unwritten(each, failure)
+                self._unwritten = waiting[number:][:_MOST_UNWRITTEN]
+                waiting = waiting[:number]
+                break
+        return tuple(each.call_id for each in waiting)
+
+    def _wake(self, loop: asyncio.AbstractEventLoop, sync: Future[None]) -> None:
+        """Wake the event loop. Runs in the thread of the sync."""
+        try:
+            loop.call_soon_threadsafe(self._synced, sync)
+        except RuntimeError:
+            pass  # the loop is closed, so no call waits
+
+    def _synced(self, sync: Future[None]) -> None:
+        error = sync.exception()
+        for calls, done in self._syncing.pop(sync):
+            if error is None:
+                self._log.commit_later(ClearOutbox(calls=calls), CLEAR_S)
+            else:  # the records stay in the outbox
+                names = ", ".join(calls)
+                _log.critical("the audit lines of %s are not on the disk: %s", names, error)
+            self._settle(done)
+
+    def _settle(self, done: asyncio.Future[bool], *, is_ours: bool = True) -> None:
+        self._pending -= 1
+        if not done.done():  # False if the waiting caller was cancelled
+            done.set_result(is_ours)
+        if self._idle is not None and not self._pending:
+            self._idle.set_result(None)
+            self._idle = None
+
+
+def log_unwritten(record: CallRecord, failure: Exception) -> None:
+    """Log a record that could not be written; the result of its call is not affected."""
+    _log.critical(
+        "call %s of tool %s is not in the audit log: %s", record.call_id, record.tool, failure
+    )

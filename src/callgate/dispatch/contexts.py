@@ -1,4 +1,4 @@
-"""What one execution of a tool may use, made from the call it serves."""
+"""The context of one execution of a tool, created from its call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from callgate.core.calls import ToolCall
 from callgate.core.commands import Launcher
-from callgate.core.environment import Environment, off_loop
+from callgate.core.local.environment import Environment, off_loop
 from callgate.core.sessions import Mode
 from callgate.core.tools import ToolContext, ToolOutput
 from callgate.dispatch.call_files import CallFiles, Report
@@ -19,14 +19,14 @@ from callgate.dispatch.subjects import Subject
 from callgate.workspace.files import WorkspaceFileAPI
 
 if TYPE_CHECKING:
-    from callgate.core.text.traces import TraceContext
+    from callgate.core.traces import TraceContext
 
 _MOST_UNCONFIRMED = 64
-"""Events that a thread publishes before it waits until the event loop has taken them."""
+"""Events that a thread publishes before it waits for the event loop to process them."""
 
 
 class CallContext(ToolContext):
-    """A `ToolContext` that looks things up when they are asked for: most tools ask for few."""
+    """A `ToolContext` with lazy parts, because most tools use few of them."""
 
     __slots__ = (
         "_artifacts",
@@ -64,17 +64,22 @@ class CallContext(ToolContext):
         self._environments, self._running = environments, running
         self._has_published = False
         self._unconfirmed = 0
-        """Events of a tool's own thread since it last waited for the event loop."""
+        """Events that a tool's own thread published since it last waited for the event loop."""
         self.diagnostics: dict[str, None] | None = None
-        """What was noticed about the call while it ran."""
+        """Diagnostics about the call, from its environment."""
         self._artifacts: list[str] | None = None
-        """Given to a tool with effects, which waits for the disk with all that it made, or to any
-        where several servers share what calls put aside."""
+        """Artifacts of the call that it waits for: until they are synced, if the tool has effects,
+        or until they are shared, if several servers share artifacts."""
 
     @property
     def call(self) -> ToolCall:
-        """The call that it serves."""
+        """The call that this context serves."""
         return self._call
+
+    @property
+    def answer_scope(self) -> str | None:
+        """The scope of the answer that just approved the call; None: no approver answered."""
+        return self._running.answer_scope
 
     @property
     def may_write(self) -> bool:
@@ -93,7 +98,7 @@ class CallContext(ToolContext):
         self.diagnostics = {**(self.diagnostics or {}), message: None}
 
     def diagnosed(self, output: ToolOutput) -> ToolOutput:
-        """An output, with what was noticed about the call beside it."""
+        """Add the diagnostics of the call to the metadata of its output."""
         if self.diagnostics:
             listed = output.metadata.get("diagnostics")
             others = listed if isinstance(listed, list | tuple) else ()
@@ -110,19 +115,20 @@ class CallContext(ToolContext):
         return path
 
     async def artifacts_synced(self) -> None:
-        """Wait until what the tool put aside would outlive a power cut, and this server."""
+        """Wait until the artifacts of the call are synced to disk, and shared with other servers
+        if there are any."""
         if self._artifacts is not None:
             await off_loop(self._call_files.sync_artifacts, self._artifacts)
             if self._call_files.share is not None:
                 await self._call_files.share(self.session_id, self._artifacts)
 
     def share_artifacts(self) -> None:
-        """Share what the tool put aside; nobody waits."""
+        """Share the artifacts of the call in the background."""
         self._call_files.share_later(self.session_id, self._artifacts or ())
 
     def backpressure(self) -> asyncio.Future[None] | None:
-        """One future for all that produces output of this call. It is also done once the call is
-        to stop: nothing may hold that up."""
+        """Return the future that a producer of output waits for; None: it may continue. All
+        producers of the call share the future. A stop of the call resolves it."""
         pressure, running = self._call.backpressure, self._running
         if pressure is None or not self._has_published or running.stop is not None:
             return None
@@ -147,7 +153,7 @@ class CallContext(ToolContext):
                 self._wait_in_thread(loop, pressure.patience_s)
 
     def _wait_in_thread(self, loop: asyncio.AbstractEventLoop, patience_s: float) -> None:
-        """Wait as `backpressure` says, in a tool's own thread."""
+        """Wait for the future of `backpressure` in a tool's own thread."""
         released = threading.Event()
 
         def watch() -> None:
@@ -158,5 +164,5 @@ class CallContext(ToolContext):
                 drain.add_done_callback(lambda _: released.set())
 
         self._unconfirmed = 0
-        loop.call_soon_threadsafe(watch)  # it runs after all that was published before
+        loop.call_soon_threadsafe(watch)  # runs after the events that were published before
         released.wait(patience_s)

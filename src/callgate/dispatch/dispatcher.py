@@ -1,28 +1,32 @@
-"""The dispatcher: one road for every call, whoever makes it and whatever runs it.
+"""The dispatcher: one pipeline for every call, from any caller, to any tool.
 
-    resolve -> validate -> confine -> authorize -> lane -> execute -> ToolResult
-       |          |           |           |                   |
-     a tool    arguments    places    an answer            an output
-       +----------+-----------+-----------+-------------------+--> Findings -> journal
+    resolve -> validate -> contain -> locate -> decide -> authorize -> queue -> execute
+       |          |           |          |         |                               |
+     a tool   arguments    sandbox     paths    decision                         output
+       +----------+-----------+----------+---------+-------------------------------+
+                                         |
+                              Findings -> journal -> ToolResult
 
-`run` is that road. Each stage is a module beside this one: it returns what the next one needs, or
-raises a `ToolError`, and knows no other. The order is a security property: nothing may run a tool
-before `authorize` has returned. What is the same for every call of a tool, such as the first stage,
-is worked out once (`plans`). Around `run` stands an interface that takes and returns an agent's
-blocks (`ToolUseBlock`, `ToolResultBlock`).
+`run` is that pipeline. Each stage is a separate module: it returns the input of the next stage or
+raises a `ToolError`, and imports no other stage. The order is a security property: no tool runs
+before `authorize` has returned. A `Handover` names the program that does the work in place of the
+tool. A site (`sites`) contains the work and locates its paths. `plans` prepares the parts that
+are equal for all calls of a tool, such as the first stage. The methods below `run` are an interface
+for an agent's blocks (`ToolUseBlock`, `ToolResultBlock`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.calls import CallerKind, ToolCall, ToolResult
+from callgate.core.commands import CONNECT_HOST
 from callgate.core.content import ToolResultBlock, ToolUseBlock
 from callgate.core.errors import (
     ToolCancelled,
@@ -32,45 +36,41 @@ from callgate.core.errors import (
 )
 from callgate.core.events import EventSink
 from callgate.core.ids import EXTERNAL_ID, call_id, is_call_id
-from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
-from callgate.core.tools import ToolDefinition, ToolFactory
-from callgate.dispatch.authorize import (
-    Authority,
-    accept,
-    authorize,
-    ensure_still_allowed,
-    judge,
-)
+from callgate.core.tools import CannotSucceed, ToolDefinition, ToolFactory, ToolOutput
+from callgate.dispatch.authorize import accept, authorize
 from callgate.dispatch.call_files import CallFiles
-from callgate.dispatch.command_rules import CommandRules
+from callgate.dispatch.call_records import Recorder, RecordWriter
+from callgate.dispatch.command_paths import CommandRules
 from callgate.dispatch.commands.sandboxes import Sandbox
-from callgate.dispatch.confine import Confinement
 from callgate.dispatch.contexts import CallContext
 from callgate.dispatch.environments import Environments
 from callgate.dispatch.execute import Stopped, execute
-from callgate.dispatch.failures import log_failure
+from callgate.dispatch.foreign_code import log_failure, watch_opens
 from callgate.dispatch.journal import Journal
 from callgate.dispatch.lanes import Lanes
 from callgate.dispatch.permission.asking import LeftOpen
 from callgate.dispatch.permission.confirmations import Confirmation
+from callgate.dispatch.permission.deciding import Authority, decide, ensure_still_allowed
 from callgate.dispatch.permission.flows import INDEXED_AT_ONCE
 from callgate.dispatch.plans import Plan, Plans
-from callgate.dispatch.raw_open import watch_opens
-from callgate.dispatch.record_writer import Recorder, RecordWriter
 from callgate.dispatch.running import Running, RunningCall, Stop, StopLimits
-from callgate.dispatch.subjects import Findings, Performer, Subject
-from callgate.dispatch.tools.registry import Registered, Registry
+from callgate.dispatch.sites.examine import Consultations, Site, examine
+from callgate.dispatch.sites.here import Here, Sites
+from callgate.dispatch.subjects import Findings, Subject, with_work
+from callgate.dispatch.tools.registry import Registry
+from callgate.dispatch.tools.sources import FixedTools, Lazy
 from callgate.events.log import SessionLog
-from callgate.policy.decide import Decision, ask_because_doubtful
+from callgate.policy.decisions import Decision, Reason
 from callgate.policy.rules import GuardSettings, Outcome
 
 if TYPE_CHECKING:
     from callgate.core.commands import Launcher
-    from callgate.core.text.traces import TraceContext
+    from callgate.core.traces import TraceContext
+    from callgate.dispatch.permission.connections import Connections
 
     Trace = Callable[[ToolCall, Launcher | None], tuple[TraceContext, Launcher | None]]
-    """Gives a call the span of its run, and what it starts the same."""
+    """Returns the trace context of a call, and a launcher that passes it on to commands."""
 
 _log = logging.getLogger("callgate.dispatch")
 
@@ -79,7 +79,7 @@ Task = asyncio.Task[Any]
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int = 4
-    """Calls of one session that run at once."""
+    """Maximum number of concurrent calls of one session."""
     max_timeout_s: float = 3_600.0
     stop: StopLimits = StopLimits()
 
@@ -100,7 +100,7 @@ class ToolDispatcher:
         sandbox: Sandbox | None = None,
         environments: Environments | None = None,
     ) -> None:
-        """Without a `sandbox` no tool can start a command."""
+        """Create a dispatcher. Without a `sandbox` no tool can start a command."""
         self.registry = registry or Registry()
         self.running = Running(limits.stop)
         self.authority = authority
@@ -115,189 +115,250 @@ class ToolDispatcher:
         self._lanes = Lanes(limits.concurrency)
         self._plans = Plans(self.registry, limits.max_timeout_s)
         self.command_rules = CommandRules(authority.policies, self.registry)
-        self.confinement = Confinement(
-            sandbox,
-            files,
-            self.environments,
-            self.command_rules,
-            authority.policies,
-            lambda call, subject: judge(call, subject, authority),
+        self._decide = partial(decide, authority=authority)
+        self.sites = Sites(
+            Here(
+                sandbox,
+                files,
+                self.environments,
+                self.command_rules,
+                Consultations(authority.policies, self._decide),
+            )
         )
         self.trace: Trace | None = None
         """None: telemetry is off."""
+        if sandbox is not None:
+            self.registry.add(Lazy((CONNECT_HOST,), _connect_host))
+            sandbox.approving = self._approving
         watch_opens()
+
+    @cached_property
+    def connections(self) -> Connections:
+        """The questions about hosts that commands contact."""
+        from callgate.dispatch.permission.connections import (  # lazy: for commands that may ask  # noqa: PLC0415
+            Connections,
+        )
+
+        return Connections(self.run, lambda: (each.call for each in self.running))
+
+    def _approving(self, launcher: Launcher, session: Session, name: str) -> Launcher:
+        return self.connections.of_process(launcher, session, name)
 
     @property
     def artifacts(self) -> str | None:
-        """Where calls put output aside, by session; None where none is kept."""
+        """Directory of the output that calls store, by session; None if none is stored."""
         return self.files.artifacts
 
     async def run(
-        self,
-        call: ToolCall,
-        confirmation: Confirmation | None = None,
-        task: Task | None = None,
-        performer: Performer | None = None,
+        self, call: ToolCall, confirmation: Confirmation | None = None, task: Task | None = None
     ) -> ToolResult:
-        """Run one call. Refusals and failures come back as results, never as exceptions.
+        """Run one call. Refusals and failures are returned as results, never raised.
 
-        `confirmation` is the question about it that was put before a restart; `task` is the
-        current one, if it serves this call alone; `performer` runs it in place of its tool."""
-        journal = Journal(call, self._sink, self._log, self._records)
-        if confirmation is not None and self.running.closing:
-            return journal.left_open()
+        `confirmation` is the pending question about the call, after a restart; `task` is the
+        current task, if it serves this call alone."""
         try:
             running = self.running.enter(call, task)
-        except ToolError as error:  # never got onto the road: shutting down, or a used id
-            return self.refuse(_with_fresh_id(call), error)
-        tool: Registered | None = None
-        subject: Subject | None = None
-        decision: Decision | None = None
+        except ToolError as error:
+            return self._not_entered(call, confirmation, error)
+        journal = Journal(call, self._sink, self._log, self._records)
+        found = Findings()
         try:
             if confirmation is not None:
                 await journal.asked_before(confirmation)
             plan = self._plans.find(call)
-            tool = plan.tool if performer is None else performer.take(plan.tool)
-            by_agent = performer is not None and performer.by_agent
-            by_agent |= call.runner is not None and call.runner.place is not None
+            found.tool = tool = plan.tool
             timeout_s = plan.timeout_s if call.timeout_s is None else plan.time_limit(call)
-            if tool.definition.sandboxed and call.session.pool is None:
-                await self.confinement.ready()
-            subject = Subject(tool, plan.validate(call.arguments))
-            if self._facts and self._flows.pending(call.session) > INDEXED_AT_ONCE:
-                await asyncio.to_thread(self._flows.catch_up, call.session)
-            if call.session.pool is not None:
-                subject = await self.confinement.place(call, subject, running)
-            elif plan.is_confined:
-                subject = self.confinement.enclose(call, subject, by_agent=by_agent)
-                subject = self.confinement.confine(call, subject)
-            decision = judge(call, subject, self.authority)
-            if by_agent:
-                decision = self.confinement.unbound(call, subject, decision)
-            if performer is not None and performer.is_doubtful:
-                decision = ask_because_doubtful(decision)
-            if subject.enclosure is not None:
-                self.confinement.ensure(call, subject, decision)
-            if decision.budgets:
-                from callgate.dispatch.permission.budgets import reserve  # lazy: few have budgets  # noqa: PLC0415
-
-                decision = await reserve(subject, decision, self.authority, self._log, running)
-            if confirmation is not None or decision.outcome is not Outcome.ALLOW:
-                hash = partial(_hash, plan)
-                answer = await authorize(
-                    call, subject, decision, self.authority, journal, running, hash, confirmation
-                )
-                if answer is not None and answer.arguments is not None:
-                    before, subject = subject, Subject(tool, plan.validate(answer.arguments))
-                    subject = await self.confinement.amended(
-                        call, subject, running, before, by_agent=by_agent
-                    )
-                if answer is not None:
-                    accept(call, subject, decision, self.authority, answer)
-                    if running.reservation is not None:
-                        await running.reservation.settle(subject, decision)
-                    self._flows.answered(call, answer.arguments)
+            found.subject = subject = Subject(tool, plan.validate(call.arguments))
+            site = self.sites.of(call, running)
+            if plan.is_confined or self._facts or site is not self.sites.here:
+                await self._prepare(call, subject, site)
+            decision = examine(call, plan.is_confined, subject, site, self._decide, found)
+            if (
+                confirmation is not None
+                or decision.budgets
+                or decision.outcome is not Outcome.ALLOW
+            ):
+                await self._authorize(call, plan, site, found, journal, running, confirmation)
             if tool.has_effects:
                 journal.ensure_recordable()
-            # An agent that runs it itself waits for no slot of ours, and may never tell its end.
-            takes_slot = not by_agent and (call.runner is None or call.runner.takes_slot)
-            ticket = self._lanes.enter(running, tool) if takes_slot else None
+            ticket = self._lanes.enter(running, tool)
             if ticket is not None:
-                subject = await self._wait_in_lane(ticket, running, subject, decision)
-            if running.stop is not None:
-                raise running.stop_error()
-            around = subject.enclosure
-            launcher = None if around is None else self.confinement.launcher(call, subject)
-            trace = None
-            if self.trace is not None:
-                trace, launcher = self.trace(call, launcher)
-            report = journal.published
-            context = CallContext(
-                running, subject, report, self.files, self.environments, launcher, trace
-            )
-            if tool.has_effects:
-                running.began = await journal.started(subject, decision, running)
-            else:
-                running.began = journal.called(subject, decision)
-            arguments, table, release = subject.checked.arguments, self.running, self._lanes.release
-            factory = subject.tool.factory if call.runner is None else call.runner.factory
-            output = await execute(factory, arguments, context, running, table, timeout_s, release)
-            if context.diagnostics is not None:
-                output = context.diagnosed(output)
-            result = journal.completed(output, Findings(tool, subject, decision))
-        except ToolError as error:
-            result = journal.failed(error, Findings(tool, subject, decision))
-        except LeftOpen:
-            return journal.left_open()
-        except Stopped as stopped:
-            findings = Findings(tool, subject, decision)
-            result = _answer(journal.failed(stopped.error, findings, stopped.partial), running)
-        except Exception as error:  # a defect of ours must not become an answer nobody gets
-            log_failure(_log, error, "call %s met a defect", call.id)
-            internal = ToolExecutionError(is_user_visible=False, reason="internal")
-            result = journal.failed(internal, Findings(tool, subject, decision))
-        except BaseException:
-            if not journal.closed:
-                cancelled = ToolCancelled(reason=Stop.CALLER_GONE)
-                journal.failed(cancelled, Findings(tool, subject, decision))
-            raise
+                await self._queue(ticket, running, site, found)
+            output = await self._execute(found, site, running, journal, timeout_s)
+            result = journal.completed(output, found)
+        except BaseException as error:
+            result = _failed(error, running, journal, found)
         finally:
             self.running.remove(running)
             if running.slot is not None:
                 self._lanes.release(*running.slot)
+        return await self._deliver(result, running, journal, found)
+
+    def _not_entered(
+        self, call: ToolCall, confirmation: Confirmation | None, error: ToolError
+    ) -> ToolResult:
+        """Answer a call that did not enter the pipeline: shutting down, or a used id."""
+        if confirmation is not None and self.running.closing:
+            return Journal(call, self._sink, self._log, self._records).left_open()
+        return self.refuse(_with_fresh_id(call), error)
+
+    async def _prepare(self, call: ToolCall, subject: Subject, site: Site) -> None:
+        """Wait until the sandbox, the worker and the guard's index are ready for the decision."""
+        await site.prepare(call, subject)
+        if self._facts and self._flows.pending(call.session) > INDEXED_AT_ONCE:
+            await asyncio.to_thread(self._flows.catch_up, call.session)
+
+    async def _authorize(
+        self,
+        call: ToolCall,
+        plan: Plan,
+        site: Site,
+        found: Findings,
+        journal: Journal,
+        running: RunningCall,
+        confirmation: Confirmation | None,
+    ) -> None:
+        """Count the call in its budgets, and wait for its approval if it needs one."""
+        subject, decision = found.subject, found.decision
+        assert subject is not None
+        assert decision is not None
+        if subject.enclosure is not None and self.sites.here.would_read(call, subject, decision):
+            found.decision = decision = msgspec.structs.replace(decision, is_read_command=True)
+        if decision.budgets:
+            from callgate.dispatch.permission.budgets import reserve  # lazy: few have budgets  # noqa: PLC0415
+
+            decision = await reserve(subject, decision, self.authority, self._log, running)
+            found.decision = decision
+        if confirmation is None and decision.outcome is Outcome.ALLOW:
+            return
+        hash = partial(_hash, plan)
+        answer = await authorize(
+            call, subject, decision, self.authority, journal, running, hash, confirmation
+        )
+        if answer is None:
+            return
+        if answer.arguments is not None:
+            subject = await self._amend(call, plan, site, found, answer.arguments)
+        accept(call, subject, decision, self.authority, answer)
+        running.answer_scope = answer.scope
+        if running.reservation is not None:
+            await running.reservation.settle(subject, decision)
+        self._flows.answered(call, answer.arguments)
+
+    async def _amend(
+        self, call: ToolCall, plan: Plan, site: Site, found: Findings, arguments: Mapping[str, Any]
+    ) -> Subject:
+        """Return the subject for the arguments that the approver put in place of the call's."""
+        before = found.subject
+        subject = with_work(call, Subject(plan.tool, plan.validate(arguments)))
+        found.subject = subject
+        await site.prepare(call, subject)
+        found.subject = subject = site.contain(call, subject, before)
+        found.subject = subject = site.locate(call, subject)
+        return subject
+
+    async def _queue(
+        self, ticket: asyncio.Future[None], running: RunningCall, site: Site, found: Findings
+    ) -> None:
+        """Wait for a slot of the session, then check again that the call is allowed."""
+        subject, decision = found.subject, found.decision
+        assert subject is not None
+        assert decision is not None
+        try:
+            await running.until(ticket)
+            if decision.outcome is Outcome.ALLOW:  # no approver has seen where the work is done
+                found.subject = subject = site.relocate(running.call, subject)
+            ensure_still_allowed(running.call, subject, self.authority, decision)
+        except BaseException:
+            if not ticket.done() or ticket.cancelled():
+                running.slot = None  # the call never got it
+            raise
+
+    async def _execute(
+        self,
+        found: Findings,
+        site: Site,
+        running: RunningCall,
+        journal: Journal,
+        timeout_s: float,
+    ) -> ToolOutput:
+        """Record the start of the call, and do its work."""
+        if running.stop is not None:
+            raise running.stop_error()
+        call, subject, decision = running.call, found.subject, found.decision
+        assert subject is not None
+        assert decision is not None
+        launcher = None if subject.enclosure is None else site.launcher(call, subject)
+        confined = launcher
+        if launcher is not None and subject.asks_hosts:
+            is_approved = running.answer_scope is not None
+            launcher = self.connections.of_call(launcher, call, is_approved=is_approved)
+        trace = None
+        if self.trace is not None:
+            trace, launcher = self.trace(call, launcher)
+        if launcher is not None:
+            launcher = self.files.recording(launcher, confined, call, subject)
+        report = journal.published
+        context = CallContext(
+            running, subject, report, self.files, self.environments, launcher, trace
+        )
+        if subject.tool.has_effects:
+            running.began = await journal.started(subject, decision, running)
+        else:
+            running.began = journal.called(subject, decision)
+        release, waits = self._lanes.release, self._log.hasten
+        return await execute(subject, context, running, self.running, timeout_s, release, waits)
+
+    async def _deliver(
+        self, result: ToolResult, running: RunningCall, journal: Journal, found: Findings
+    ) -> ToolResult:
+        """Return the result after the guard has read it and the record of an effect is on disk."""
+        subject, context = found.subject, running.context
         is_read = subject is not None and (self._facts or subject.tool.output_labels)
         if is_read and subject is not None and running.has_begun:
+            call = running.call
             self._flows.read(call, subject, result, self._guard_settings(call))
         if journal.is_stored:
-            if isinstance(running.context, CallContext):
-                await running.context.artifacts_synced()
-            result = await journal.settled(result)
-        elif self.files.share is not None and isinstance(running.context, CallContext):
-            running.context.share_artifacts()
+            if isinstance(context, CallContext):
+                await context.artifacts_synced()
+            return await journal.settled(result)
+        if self.files.share is not None and isinstance(context, CallContext):
+            context.share_artifacts()
         return result
 
     def _guard_settings(self, call: ToolCall) -> GuardSettings | None:
-        """What the settings say of labels; None while they cannot be used."""
+        """Return the settings about labels; None if the settings are unusable."""
         try:
             return self.authority.policies(call.session.workspace).user.guard
         except ToolError:
             return None
 
-    async def _wait_in_lane(
-        self,
-        ticket: asyncio.Future[None],
-        running: RunningCall,
-        subject: Subject,
-        decision: Decision,
-    ) -> Subject:
-        try:
-            await running.until(ticket)
-            if decision.outcome is Outcome.ALLOW:  # no person has seen where it was to run
-                subject = self.confinement.sheltered(running.call, subject)
-            ensure_still_allowed(running.call, subject, self.authority, decision)
-            return subject
-        except BaseException:
-            if not ticket.done() or ticket.cancelled():
-                running.slot = None  # it never had it
-            raise
-
-    def examine(self, call: ToolCall, *, by_agent: bool = False) -> tuple[Subject, Decision]:
-        """What the policy says of a call, without running it or asking anyone. `by_agent`: an
-        agent of somebody else would run it itself."""
+    def examine(self, call: ToolCall) -> tuple[Subject, Decision]:
+        """Return the decision about a call, without running it or asking an approver."""
         plan = self._plans.find(call)
-        subject = Subject(plan.tool, plan.validate(call.arguments))
-        if call.session.pool is not None:
-            raise ToolExecutionError("What it touches only its worker knows.", reason="in_pool")
-        subject = self.confinement.enclose(call, subject, by_agent=by_agent)
-        subject = self.confinement.confine(call, subject)
-        decision = judge(call, subject, self.authority)
-        if by_agent:
-            decision = self.confinement.unbound(call, subject, decision)
-        self.confinement.ensure(call, subject, decision)
-        return subject, decision
+        subject, found = Subject(plan.tool, plan.validate(call.arguments)), Findings()
+        site = self.sites.of(call)
+        decision = examine(call, plan.is_confined, subject, site, self._decide, found)
+        return found.subject or subject, decision
+
+    async def is_contained(self, call: ToolCall, *, reads_only: bool) -> bool:
+        """Whether a command of a third-party agent runs in our sandbox and reaches no host without
+        approval. `reads_only`: the command also only reads, and needs no approval itself; the
+        agent runs `cd` in its own shell."""
+        here = self.sites.here
+        if call.session.pool is not None or (reads_only and not here.is_reading(call.arguments)):
+            return False
+        await here.ready()
+        try:
+            subject, decision = self.examine(call)
+        except ToolError:
+            return False
+        if reads_only:
+            return decision.outcome is Outcome.ALLOW and decision.reason is Reason.READ_COMMANDS
+        return subject.contained
 
     def is_recordable(self) -> bool:
-        """Whether the audit log can be written."""
+        """Whether the audit log is writable."""
         if self._records is None:
             return True
         try:
@@ -307,11 +368,11 @@ class ToolDispatcher:
         return True
 
     def refuse(self, call: ToolCall, error: ToolError) -> ToolResult:
-        """End a call that never gets onto the road, with the events and record of any other."""
+        """End a call that does not enter the pipeline, with the usual events and record."""
         return Journal(call, self._sink, self._log, self._records).failed(error, Findings())
 
     async def cancel(self, call_id: str) -> bool:
-        """Stop one call; False if it is not under way."""
+        """Stop one call; return False if it is not running."""
         running = self.running.find(call_id)
         if running is None:
             return False
@@ -319,7 +380,7 @@ class ToolDispatcher:
         return True
 
     async def close_session(self, session: Session, why: Stop = Stop.CANCEL) -> None:
-        """Stop a session's calls and forget the answers remembered for it."""
+        """Stop the calls of a session, and forget its grants and other state."""
         await self.running.stop_all(self.running.of_session(session.id), why)
         self.authority.grants.revoke_session(session)
         self.files.forget(session.id)
@@ -329,36 +390,28 @@ class ToolDispatcher:
         await self._log.release(session.id)
 
     async def close(self) -> None:
-        """Refuse new calls, stop the ones under way, and write the records of those that ended."""
+        """Refuse new calls, stop the running ones, and write the pending audit records."""
         await self.running.close()
         await self.files.settle()
         if self._records is not None:
             await self._records.close()
 
-    # The same for an agent loop: blocks in, blocks out.
+    # The interface for an agent loop: blocks in, blocks out.
 
     def register(self, tool_factory: ToolFactory) -> None:
-        """Register a tool; raise `ToolRegistrationError` where its definition is wrong."""
+        """Register a tool. Raises `ToolRegistrationError` if its definition is wrong."""
         self.registry.register(tool_factory)
 
     def unregister(self, tool_name: str) -> None:
         self.registry.unregister(tool_name)
 
     def get_definitions_for_session(self, session: Session) -> list[ToolDefinition]:
-        """The tools that this session may see."""
+        """Return the definitions of the tools that this session may see."""
         return [tool.definition for tool in self.registry.listed(session)]
 
     async def dispatch(self, tool_use: ToolUseBlock, session: Session) -> ToolResultBlock:
-        """Run what a model asked for; always exactly one result block."""
+        """Run the tool use of a model. Returns exactly one result block."""
         return (await self._run_use(tool_use, session)).block(tool_use.id)
-
-    async def dispatch_all(
-        self, tool_uses: Iterable[ToolUseBlock], session: Session
-    ) -> list[ToolResultBlock]:
-        """All tool uses of one assistant message, side by side, results in their order."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self.dispatch(use, session)) for use in tool_uses]
-        return [task.result() for task in tasks]
 
     async def _run_use(self, use: ToolUseBlock, session: Session) -> ToolResult:
         if not isinstance(session, Session):
@@ -373,14 +426,41 @@ class ToolDispatcher:
         )
 
     async def cancel_session_tools(self, session_id: str) -> None:
-        """Stop every call of a session, wherever it is, and wait until each has ended."""
+        """Stop every call of a session in any state, and wait until each has ended."""
         await self.running.stop_all(self.running.of_session(session_id), Stop.CANCEL)
 
 
-def _answer(result: ToolResult, running: RunningCall) -> ToolResult:
-    if running.stop is Stop.CALLER_GONE:  # nobody is left to take the result
-        raise asyncio.CancelledError
-    return result
+def _failed(
+    error: BaseException, running: RunningCall, journal: Journal, found: Findings
+) -> ToolResult:
+    """Record the end of a call that did not complete, and return its result. Raises if its caller
+    was cancelled and takes no result."""
+    match error:
+        case LeftOpen():  # the process shuts down, and the question stays open
+            return journal.left_open()
+        case ToolError():
+            return journal.failed(error, found)
+        case CannotSucceed():  # found by its preview
+            return journal.failed(error.error, found, error.partial)
+        case Stopped():
+            result = journal.failed(error.error, found, error.partial)
+            if running.stop is Stop.CALLER_GONE:
+                raise asyncio.CancelledError
+            return result
+        case Exception():  # a defect in callgate: logged, and hidden from the caller
+            log_failure(_log, error, "call %s met a defect", running.call.id)
+            internal = ToolExecutionError(is_user_visible=False, reason="internal")
+            return journal.failed(internal, found)
+        case _:  # the waiting caller was cancelled
+            if not journal.closed:
+                journal.failed(ToolCancelled(reason=Stop.CALLER_GONE), found)
+            raise error
+
+
+def _connect_host() -> FixedTools:
+    from callgate.dispatch.permission.connections import ConnectHost  # lazy: as above  # noqa: PLC0415
+
+    return FixedTools((ConnectHost,), listed=False)
 
 
 def _hash(plan: Plan, arguments: Mapping[str, Any]) -> str:
@@ -388,12 +468,12 @@ def _hash(plan: Plan, arguments: Mapping[str, Any]) -> str:
 
 
 def _with_fresh_id(call: ToolCall) -> ToolCall:
-    """A refused call must not end another one in the eyes of who reads the events."""
+    """Return the call with a new id, so that its end is not taken for the end of another call."""
     return msgspec.structs.replace(call, id=call_id(), tool_use_id=call.shown_id)
 
 
 def _as_call(use: ToolUseBlock, session: Session) -> ToolCall:
-    return ToolCall(  # with an id of our own: a model could name another call's
+    return ToolCall(  # with an id from callgate: a model could name another call's
         external_id=None if is_call_id(use.id) else use.id,
         tool=use.name,
         arguments=use.input,

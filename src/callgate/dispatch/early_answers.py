@@ -1,11 +1,11 @@
-"""Answers for callers whose call is being stopped and does not end.
+"""Early answers to callers whose call is being stopped but does not end.
 
-    call -> task of its own -> ends                           -> its result
-                            -> is stopped, does not listen    -> answered after `STOP_S`
-                            -> is stopped, cleans up          -> answered after `CLEAN_UP_S`
+    call -> separate task -> ends                           -> its result
+                          -> is stopped, does not listen    -> answered after `STOP_S`
+                          -> is stopped, cleans up          -> answered after `CLEAN_UP_S`
 
-The work goes on in its task, and its record tells of the true end (`running` stops it by force and
-abandons it at last). A call that never waits has its result without a turn of the event loop.
+The work continues in its task, and its record has the true end. `running` cancels the task by force
+and finally abandons it. A call that never waits returns its result without an event loop iteration.
 """
 
 from __future__ import annotations
@@ -15,47 +15,46 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from callgate.core.calls import ToolCall
+from callgate.core.calls import ErrorInfo, ToolCall, ToolResult
 from callgate.core.content import TextBlock
 from callgate.core.errors import ToolError
-from callgate.core.results import ErrorInfo, ToolResult
-from callgate.core.task_sets import EagerTasks, Finished, TaskSet
+from callgate.core.tasks import EagerTasks, Finished, TaskSet
 from callgate.dispatch.running import Running, Stop
 
 STOP_S = 0.25
-"""When a stopped call whose tool does not listen is answered."""
+"""Time until a stopped call is answered whose tool does not react."""
 CLEAN_UP_S = 2.0
-"""When any other is: until then its caller gets what the tool had to show."""
+"""Time until any other stopped call is answered; it can still return a partial result."""
 
 Work = Coroutine[Any, Any, ToolResult]
 Run = Callable[[ToolCall, None, asyncio.Task[Any]], Work]
 
 
 class EarlyAnswers:
-    """For all callers of one dispatcher."""
+    """The early answers of one dispatcher."""
 
     def __init__(self, run: Run, running: Running) -> None:
         self._run = run
         self._running = running
         self._waiting: dict[str, asyncio.Future[ToolResult | None]] = {}
-        """By call id: what its caller waits for. None: its own task has the result."""
+        """By call id: the future that its caller awaits. None: its task has the result."""
         self._tasks = TaskSet()
         self._eager = EagerTasks()
         running.listeners.append(self._stopping)
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """The result of a call, at its end or before that. Whoever is cancelled meanwhile waits
-        until the call has ended: nobody else would."""
+        """Return the result of a call, or its early answer. A cancelled caller waits until the
+        call has ended."""
         begun = self._eager.start(self._run, call, None)
-        return begun.result if isinstance(begun, Finished) else await self._result(call, begun)
+        return begun.result if type(begun) is Finished else await self._result(call, begun)
 
     def begin(self, call: ToolCall) -> ToolResult | Work:
-        """Run the first step of a call: its result, or what to await for that."""
+        """Run the first step of a call. Returns its result, or an awaitable of the result."""
         begun = self._eager.start(self._run, call, None)
         return begun.result if isinstance(begun, Finished) else self._result(call, begun)
 
     def _result(self, call: ToolCall, task: asyncio.Task[ToolResult]) -> Work:
-        """Of a call that waits for something. It may be stopped from now on."""
+        """Return an awaitable of the result. The call may be stopped from now on."""
         waiting: asyncio.Future[ToolResult | None] = asyncio.get_running_loop().create_future()
         self._waiting[call.id] = waiting
         self._tasks.add(task)
@@ -80,27 +79,27 @@ class EarlyAnswers:
         return await task if early is None else early
 
     async def close(self) -> None:
-        """End the task that waits for a call."""
+        """End the spare task that waits for the next call."""
         await self._eager.close()
 
     async def cancel(self, call_id: str) -> bool:
-        """Stop a call, and return when its caller is answered; False if it is not under way."""
+        """Stop a call, and return after its caller is answered; False if it is not running."""
         running = self._running.find(call_id)
         if running is None:
             return False
         stopping = self._running.start_task(self._running.stop(running, Stop.CANCEL))
-        _, rest = await asyncio.wait({stopping}, timeout=STOP_S)
-        if rest and running.tool is not None and running.heeds_stop:
-            _, rest = await asyncio.wait(rest, timeout=CLEAN_UP_S - STOP_S)
-        if rest and running.tool is None:  # only its record is not written yet
-            await asyncio.wait(rest)
+        _, unfinished = await asyncio.wait({stopping}, timeout=STOP_S)
+        if unfinished and running.tool is not None and running.heeds_stop:
+            _, unfinished = await asyncio.wait(unfinished, timeout=CLEAN_UP_S - STOP_S)
+        if unfinished and running.tool is None:  # only its record is pending
+            await asyncio.wait(unfinished)
         return True
 
     def _ended(self, waiting: asyncio.Future[Any], task: asyncio.Task[ToolResult]) -> None:
         if not waiting.done():
             waiting.set_result(None)
         elif not task.cancelled():
-            task.exception()  # its caller was answered
+            task.exception()  # mark as retrieved: its caller was answered
 
     def _stopping(self, call_id: str, error: ToolError) -> None:
         waiting = self._waiting.get(call_id)
@@ -125,7 +124,7 @@ class EarlyAnswers:
 
 
 def early_result(running: Running, call_id: str, error: ToolError) -> ToolResult:
-    """What is known of a call that has not ended: why it is stopped, and its duration so far."""
+    """Return a result for a call that has not ended: why it is stopped, and its duration so far."""
     found = running.find(call_id)
     tool = "" if found is None else found.call.tool
     info = ErrorInfo.of(error, tool, correlation_id=call_id)

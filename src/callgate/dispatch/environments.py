@@ -1,14 +1,14 @@
-"""What the clients of sessions offer of their own, and a call's way to it.
+"""Files and terminals that the clients of sessions offer, and the access of calls to them.
 
     path -> wall, guard, rules -> lease -> wall, guard, rules -> absolute path -> editor -> text
                                     |                                               |
                                     | a sandboxed process could change the path     | not there
                                     +-----------------------------------------------+--> the disk
 
-Nothing reaches an editor that would be refused here. An editor follows links, so it is asked
-only while no process in one of our sandboxes can change where the path leads, and none that
-could is started before it has answered (`sandbox.leases`). Any other failure of the editor is
-the failure of the tool: what is on the disk may be older than what the person sees.
+An editor receives only paths that are allowed here. It follows links, so a request needs a lease
+(`sandbox.leases`): no sandboxed process can change the target of the path, and none that could
+starts before the editor has answered. Any other failure of the editor is a failure of the tool,
+because the file on disk may be older than the editor's text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from callgate.core.commands import Launcher
-from callgate.core.environment import (
+from callgate.core.errors import ToolValidationError
+from callgate.core.local.environment import (
     Edited,
     Environment,
     LocalEnvironment,
@@ -29,30 +30,29 @@ from callgate.core.environment import (
     TextFiles,
     WorkspaceFiles,
 )
-from callgate.core.errors import ToolValidationError
 from callgate.core.sessions import Session
-from callgate.core.task_sets import TaskSet
-from callgate.dispatch.raw_open import our_own
+from callgate.core.tasks import TaskSet
+from callgate.dispatch.foreign_code import our_own
 from callgate.sandbox.leases import Leases
 from callgate.workspace import refusals
 from callgate.workspace.files import Access, WorkspaceFileAPI
 
 WRITTEN_ON_DISK = "not in the editor: written on disk"
 LEADS_ELSEWHERE = (
-    "the disk was used, not the editor: a process in the sandbox is running that could lead the"
-    " editor to another file"
+    "the file on disk was used, not the editor: a running sandboxed process could redirect the"
+    " path to another file"
 )
 
 UNANSWERED_S = 30.0
-"""How long an editor may take to answer what nobody waits for any more."""
+"""Time limit for an editor's answer after its caller was cancelled."""
 
 T = TypeVar("T")
 Ask = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
-"""Sends a request to an editor: its answer."""
+"""Sends a request to an editor and returns its answer."""
 
 
 class Environments:
-    """Which session's client offers what."""
+    """Offers of clients, by session."""
 
     def __init__(self, *, delegate_terminal: bool = True, leases: Leases | None = None) -> None:
         """Without `leases` there are no sandboxed processes."""
@@ -62,19 +62,20 @@ class Environments:
         self._offered: dict[str, tuple[Offered, asyncio.Lock]] = {}
 
     def offer(self, session_id: str, offered: Offered) -> None:
-        """From now on calls of a session use this, in place of what was offered before."""
+        """Set the offer of a session's client, in place of an earlier one."""
         self._offered[session_id] = offered, asyncio.Lock()
 
     def withdraw(self, session_id: str) -> None:
         self._offered.pop(session_id, None)
 
     def of(self, session: Session) -> Offered | None:
-        """What a session's client offers; a sub-agent uses that of the session it works for."""
+        """Return the offer for a session; a sub-agent uses its parent's."""
         found = self._find(session)
         return None if found is None else found[0]
 
     def terminals(self, session: Session) -> Launcher | None:
-        """Where commands of a session may run, if its client and the settings want it so."""
+        """Return the client's terminals for commands of a session, if client and settings allow
+        them."""
         if not self._delegate_terminal or not self._offered:
             return None
         offered = self.of(session)
@@ -86,8 +87,8 @@ class Environments:
         files: WorkspaceFileAPI,
         diagnose: Callable[[str], None] = lambda message: None,
     ) -> Environment:
-        """The environment of one call, whose files judge every path. `diagnose` hears what went
-        another way than one would think."""
+        """Return the environment of one call, whose `files` check every path. `diagnose` receives
+        a message when a file of the editor is read or written on disk instead."""
         found = self._find(session)
         if found is None or found[0].files is None:
             return LocalEnvironment(files)
@@ -95,8 +96,8 @@ class Environments:
 
     @contextmanager
     def lease(self, path: str) -> Iterator[Ask | None]:
-        """What asks the editor for a path that no sandboxed process can change meanwhile; None
-        where one could."""
+        """Yield a function that sends requests to the editor, while no sandboxed process can
+        redirect `path`; None if one could."""
         if self._leases is None:
             yield _ask
             return
@@ -111,8 +112,8 @@ class Environments:
             os.close(lease)
 
     async def _ask_leased(self, lease: int, request: Coroutine[Any, Any, T]) -> T:
-        """An editor may open a file also after nobody waits for it any more: the lease lasts
-        until it has answered."""
+        """Send a request under a lease. The editor may open the file even after the caller was
+        cancelled, so the lease lasts until it has answered."""
         copy = os.dup(lease)
         task = self._unanswered.start(request)
         task.add_done_callback(lambda _: os.close(copy))
@@ -134,11 +135,11 @@ class Environments:
 
 def _answered(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
-        task.exception()  # who waits has it; if nobody does, nobody misses it
+        task.exception()  # mark as retrieved: the waiting call receives it
 
 
 class EditorEnvironment:
-    """An editor's text files behind the wall around a workspace."""
+    """An editor's text files behind the workspace boundary."""
 
     __slots__ = ("_diagnose", "_editor", "_environments", "_files", "_local", "_writing")
 
@@ -150,7 +151,7 @@ class EditorEnvironment:
         environments: Environments,
         diagnose: Callable[[str], None],
     ) -> None:
-        """`writing` is held by whoever writes: an editor knows no way to edit a text at once."""
+        """`writing` is the lock of all writers, because an editor has no atomic edit request."""
         self._environments = environments
         self._diagnose = diagnose
         self._files = files
@@ -190,7 +191,7 @@ class EditorEnvironment:
                 return await self._write(editor, path, content)
 
     async def edit_text(self, path: str, change: Callable[[str], str]) -> Edited:
-        if not self._editor.writes:  # its buffer would not know of one change when the next comes
+        if not self._editor.writes:  # the editor's buffer would miss a change before the next one
             return await self._local.edit_text(path, change)
         async with self._writing:
             with self._delegated(path, "read", "write") as editor:
@@ -203,16 +204,16 @@ class EditorEnvironment:
 
     @contextmanager
     def _delegated(self, path: str, *access: Access) -> Iterator[_EditorFile | None]:
-        """The file in the editor, where its path leads as long as this is entered. None: it is to
-        be opened here."""
-        place = self._files.judged(path, *access)
-        if place is None:
+        """Yield the editor's file at a path, with a lease on the path; None: use the file on
+        disk."""
+        resolved = self._files.judged(path, *access)
+        if resolved is None:
             yield None
             return
-        absolute = self._files.absolute(place)
+        absolute = self._files.absolute(resolved)
         with self._environments.lease(absolute) as ask:
-            # Judged again: until the lease was had, the path could be changed.
-            if ask is not None and self._files.judged(path, *access) == place:
+            # Check again: the path may have changed before the lease.
+            if ask is not None and self._files.judged(path, *access) == resolved:
                 yield _EditorFile(self._editor, absolute, ask)
             else:
                 self._diagnose(LEADS_ELSEWHERE)
@@ -234,7 +235,7 @@ class EditorEnvironment:
 
 
 class _EditorFile(NamedTuple):
-    """One file of an editor, by the path that was judged."""
+    """One file of an editor, by its checked path."""
 
     editor: TextFiles
     absolute: str
@@ -254,7 +255,7 @@ async def _ask(request: Coroutine[Any, Any, T]) -> T:
 
 
 def _ensure_text(text: str, path: str) -> None:
-    """What an editor says is text need not be one."""
+    """Refuse an editor's answer that is not text."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,9 +1,9 @@
-"""Stage 5: run the tool, in this task, under its time limit, and take it down if told to.
+"""The execute stage: run the tool in the caller's task, under a time limit, and stop it on request.
 
 The tool's coroutine is driven step by step inside the task that called the dispatcher: no
 task per call, no timer for a tool that never waits, and `asyncio.timeout` or a task group
-inside the tool sees the task it expects. Only work that ignores every way of stopping it is
-moved to a task of its own, so that its caller can be answered.
+inside the tool sees the task it expects. Work that ignores its cancellation is moved to another
+task, so that its caller gets an answer.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from callgate.core.errors import (
     ToolExecutionError,
     add_details,
 )
-from callgate.core.tools import Tool, ToolContext, ToolFactory, ToolOutput
-from callgate.dispatch.failures import log_failure
-from callgate.dispatch.raw_open import watched
+from callgate.core.tools import Tool, ToolOutput
+from callgate.dispatch.contexts import CallContext
+from callgate.dispatch.foreign_code import log_failure, watched
 from callgate.dispatch.running import Running, RunningCall, Stop
+from callgate.dispatch.subjects import Subject
 
 _log = logging.getLogger("callgate.dispatch")
 
@@ -36,11 +37,11 @@ Release = Callable[[str, str, int | None], None]
 _BLOCKS = frozenset({TextBlock, ImageBlock, JsonBlock})
 
 CALLER_WATCH = 10
-"""How many graces a tool may take to clean up after a cancellation that is not ours."""
+"""Grace periods that a tool has for its cleanup after a cancellation from another task."""
 
 
 class Stopped(Exception):
-    """The work did not get to its end: why, and what it had to show by then."""
+    """The work did not finish: the error, and the output up to then."""
 
     def __init__(self, error: ToolError, partial: ToolOutput | None = None) -> None:
         super().__init__(str(error))
@@ -49,15 +50,17 @@ class Stopped(Exception):
 
 
 async def execute(
-    factory: ToolFactory,
-    arguments: dict[str, Any],
-    context: ToolContext,
+    subject: Subject,
+    context: CallContext,
     running: RunningCall,
     table: Running,
     timeout_s: float,
     release: Release,
+    waits: Callable[[], None],
 ) -> ToolOutput:
-    """The tool's output. `release` gives the slot of work back that had to be abandoned."""
+    """Return the output of the call's work. `release` frees the slot of abandoned work, and `waits`
+    is called if the work does not end in its first step."""
+    factory = subject.tool.factory if subject.work is None else subject.work.factory
     error: BaseException | None = None
     output: ToolOutput | None = None
     tool: Tool | None = None
@@ -67,19 +70,20 @@ async def execute(
     try:
         tool = running.tool = factory()
         running.context, running.limit_s = context, timeout_s
-        work = tool.execute(arguments, context)
+        work = tool.execute(subject.checked.arguments, context)
         try:
             waits_for = work.send(None)
-        except StopIteration as finished:  # it never waits: nothing can interrupt it anyway
+        except StopIteration as finished:  # the tool never waits: it cannot be interrupted
             output = finished.value
         else:
+            waits()
             timer = _Timer(running, table, ends_at)
             output = await _drive(work, waits_for, running, table, timer, release, context)
         if running.stop is None and perf_counter() > ends_at:  # it blocked the loop
             running.stop = Stop.TIMEOUT
     except (KeyboardInterrupt, GeneratorExit):
         raise
-    except BaseException as raised:  # a tool's own code: whatever it raises ends this call only
+    except BaseException as raised:  # a tool's own code: any exception ends only this call
         error = raised
     finally:
         running.tool = None
@@ -88,7 +92,7 @@ async def execute(
             timer.disarm()
     if running.cancels_sent:
         await _settle(running)
-    if running.task.cancelling() > running.cancelling:  # whoever awaits us was cancelled meanwhile
+    if running.task.cancelling() > running.cancelling:  # the awaiting task was cancelled
         running.stop = Stop.CALLER_GONE
     if running.stop is not None:
         stopped = not running.abandoned and getattr(tool, "stoppable", True)
@@ -102,7 +106,7 @@ async def execute(
     if not _is_output(output):
         _log.error("tool %s returned something that is not a ToolOutput", running.call.tool)
         raise ToolExecutionError(is_user_visible=False, reason="bad_output")
-    return output
+    return output if context.diagnostics is None else context.diagnosed(output)
 
 
 def _is_output(output: object) -> TypeGuard[ToolOutput]:
@@ -132,8 +136,8 @@ class _Timer:
             self.watch.cancel()
 
     def watch_caller(self) -> None:
-        """A cancellation that is not ours was handed to the tool. If it is still standing
-        after a while, it was meant for the caller, and the tool does not heed it."""
+        """Check later whether a cancellation from another task still counts. If so, its
+        target is the caller, and the tool ignores it."""
         if self.watch is None:
             delay = CALLER_WATCH * self.table.limits.grace_s
             self.watch = asyncio.get_running_loop().call_later(delay, self._judge_caller)
@@ -156,9 +160,9 @@ def _drive(
     table: Running,
     timer: _Timer,
     release: Release,
-    context: ToolContext,
+    context: CallContext,
 ) -> Generator[Any, None, ToolOutput]:
-    """Run the rest of a coroutine in this task, able to walk away from it."""
+    """Run the rest of a coroutine in this task; abandoned work can leave it."""
     has_reader = running.call.backpressure is not None
     while True:
         thrown: BaseException | None = None
@@ -169,7 +173,7 @@ def _drive(
         except asyncio.CancelledError as error:
             if running.cancels_delivered < running.cancels_sent:
                 running.cancels_delivered += 1
-            else:  # the tool's own timeout, or whoever awaits us was cancelled
+            else:  # the tool's own timeout, or a cancellation of the caller
                 timer.watch_caller()
             if running.abandoned:
                 _detach(work, error, running, table, release)
@@ -178,7 +182,7 @@ def _drive(
         except GeneratorExit:
             work.close()
             raise
-        except BaseException as error:  # what the tool waits for has failed: it is told
+        except BaseException as error:  # the awaited future failed: pass the error to the tool
             thrown = error
         try:
             waits_for = work.send(None) if thrown is None else work.throw(thrown)
@@ -193,7 +197,7 @@ def _detach(
     table: Running,
     release: Release,
 ) -> None:
-    """Let abandoned work go on in a task of its own, with its slot, for a bounded time."""
+    """Move abandoned work, with its slot, to another task for a bounded time."""
     slot, running.slot = running.slot, None
 
     async def go_on() -> None:
@@ -213,7 +217,7 @@ def _detach(
 
 @types.coroutine
 def _finish_coroutine(work: Work, error: asyncio.CancelledError) -> Generator[Any, None, None]:
-    """What is left of a coroutine that was started elsewhere; a cancel now really ends it."""
+    """Drive the rest of a coroutine that another task started. A cancellation ends it."""
     thrown: BaseException | None = error
     while True:
         try:
@@ -231,7 +235,7 @@ def _finish_coroutine(work: Work, error: asyncio.CancelledError) -> Generator[An
 
 
 async def _settle(running: RunningCall) -> None:
-    """Balance the cancellations we sent to the caller's task, delivered or not."""
+    """Balance the cancellations that we sent to the caller's task, delivered or not."""
     if running.cancels_sent > running.cancels_delivered:
         try:
             await asyncio.sleep(0)
@@ -255,7 +259,7 @@ def _as_tool_error(error: BaseException, running: RunningCall) -> ToolError:
         if isinstance(error, ToolCancelled) and error.reason is None:
             error.reason = "by_the_tool"
         return error
-    # The text may hold anything the tool came across: only the log gets it, redacted.
+    # The text may contain any data that the tool saw: only the log gets it, redacted.
     log_failure(_log, error, "tool %s failed (call %s)", running.call.tool, running.call.id)
     return ToolExecutionError(
         GENERIC_FAILURE,

@@ -1,13 +1,13 @@
-"""What is written down about one call: its events as they happen, and one audit record.
+"""The journal of one call: its events as they happen, and one audit record.
 
     event  -> live readers
-           -> the log of its session; where effects are at stake it is waited for
+           -> the log of its session; a call with effects waits for it
     record -> without effects: a line of the audit log, before the caller is answered
-           -> with effects: committed with the last event; the line follows (`record_writer`)
+           -> with effects: committed with the last event; the line follows (`RecordWriter`)
 
-Whatever is written comes as an argument: the journal is told what happened, and nobody reads from
-it. Every call ends here exactly once, in `completed` or `failed`. Secrets do not get past it:
-`call_records` redacts texts before they become part of an event or a record.
+The journal is write-only: its input comes as arguments, and no stage reads from it. Every call ends
+here exactly once, in `completed` or `failed`. `call_records` redacts texts before they become
+part of an event or a record.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from callgate.core.calls import ToolCall
+from callgate.core.calls import ErrorInfo, ToolCall, ToolResult
 from callgate.core.content import ContentBlock, TextBlock
 from callgate.core.errors import (
     ToolError,
@@ -44,21 +44,19 @@ from callgate.core.events import (
 )
 from callgate.core.ids import ulid
 from callgate.core.ops import CallReceipt, FinishCall, StartCall
-from callgate.core.results import ErrorInfo, ToolResult
 from callgate.core.stores import CallMismatch, StoreError, is_lost
 from callgate.core.tools import ToolOutput
 from callgate.dispatch import call_records
-from callgate.dispatch.call_records import CallEnd
-from callgate.dispatch.contents import completed_result, failed_result, handled
-from callgate.dispatch.failures import OUTCOME_UNKNOWN, UNKNOWN, unkept
+from callgate.dispatch.call_records import CallEnd, RecordWriter, log_unwritten
+from callgate.dispatch.foreign_code import OUTCOME_UNKNOWN, UNKNOWN, unkept
 from callgate.dispatch.permission import questions
 from callgate.dispatch.permission.confirmations import Answer, Closed, Confirmation
-from callgate.dispatch.record_writer import RecordWriter, log_unwritten
 from callgate.dispatch.running import RunningCall
 from callgate.dispatch.subjects import Findings, Subject
+from callgate.dispatch.tool_output import completed_result, failed_result, handled
 from callgate.dispatch.tools.registry import Registered
 from callgate.events.log import SessionLog
-from callgate.policy.decide import Decision
+from callgate.policy.decisions import Decision
 
 if TYPE_CHECKING:
     from callgate.dispatch.tool_output import OutputRedactor
@@ -66,49 +64,49 @@ if TYPE_CHECKING:
 _log = logging.getLogger("callgate.audit")
 
 LEFT_OPEN = "question_open"
-"""The reason in the result of a call that has not ended."""
+"""The error reason in the result of a call whose question stays open."""
 
 T = TypeVar("T")
 
 
 class Journal(msgspec.Struct, eq=False):
-    """The record of one call under way."""
+    """The journal of one running call."""
 
     _call: ToolCall
     _sink: EventSink
     _log: SessionLog
     _records: RecordWriter | None
     _started: float = msgspec.field(default_factory=time.perf_counter)
-    """When it came in; from the moment it is called, when that was."""
+    """Arrival of the call; after `called`, the start of its work."""
     _closed: bool = False
     _owner_in_store: str | None = None
-    """The owner under whose name the store knows the call itself, beside its events."""
+    """The owner of the call's row in the store; None: the store has only its events."""
     _end: asyncio.Future[Any] | None = None
     _called: str | None = None
-    """The id of the event with which it started."""
+    """The id of its `tool.called` event."""
     _output: OutputRedactor | None = None
     _last_event: str | None = None
     _confirmation_id: str | None = None
     _answer: Answer | None = None
     _asked_at: float | None = None
     _waited_ms: float = 0.0
-    """For people."""
+    """Time spent waiting for answers of approvers."""
     _mismatch: bool = False
 
     @property
     def closed(self) -> bool:
-        """Whether the end of the call is written."""
+        """Whether the end of the call is recorded."""
         return self._closed
 
     @property
     def is_stored(self) -> bool:
-        """Whether the store knows the call itself, so that its end is worth waiting for."""
+        """Whether the end of the call is committed to the store, which its caller awaits."""
         return self._end is not None
 
-    # What happened before the end.
+    # Before the end.
 
     async def write_question(self, question: Confirmation, running: RunningCall) -> None:
-        """Write the question down, so that it can be answered from anywhere."""
+        """Store the question, so that it can be answered from any process."""
         self._confirmation_id = question.id
         payload = call_records.confirmation_requested(question)
         event = self._event(CONFIRMATION_REQUESTED, "system", payload, question.event_id)
@@ -119,14 +117,14 @@ class Journal(msgspec.Struct, eq=False):
         self._tell(event)
 
     async def asked_before(self, question: Confirmation) -> None:
-        """The question was put before a restart."""
+        """Continue with a question that was open at a restart."""
         self._confirmation_id = question.id
         self._asked_at = time.perf_counter()
         self._last_event = question.event_id
         self._owner_in_store = await self._owner()
 
     def answered(self, closed: Closed) -> None:
-        """The question is closed: by an answer, by time, or because the call was stopped."""
+        """Record that the question is closed: by an answer, a timeout, or a stop of the call."""
         self._answer = closed.answer
         if self._asked_at is not None:
             self._waited_ms += _ms_since(self._asked_at)
@@ -134,7 +132,7 @@ class Journal(msgspec.Struct, eq=False):
         self._tell(closed.event)
 
     def ensure_recordable(self) -> None:
-        """An effect that cannot be written down does not happen."""
+        """Refuse a call with effects if the audit log is not writable."""
         if self._records is None:
             return
         try:
@@ -147,16 +145,16 @@ class Journal(msgspec.Struct, eq=False):
             ) from None
 
     def called(self, subject: Subject, decision: Decision) -> float:
-        """The call starts: when, by `perf_counter`."""
+        """Record the start of a call without effects. Returns its time by `perf_counter`."""
         self._started = time.perf_counter()
         event = self._event(CALLED, "agent", call_records.called(subject, decision))
-        self._log.append(self._call.session, event)
+        self._log.append(self._call.session, event, is_in_journal=self._records is not None)
         self._called = self._last_event = event.id
         self._sink.emit(event)
         return self._started
 
     async def started(self, subject: Subject, decision: Decision, running: RunningCall) -> float:
-        """The same for a call with effects: it may start once this is on the disk."""
+        """Record the start of a call with effects. Returns after the event is on disk."""
         call, tool, checked = self._call, subject.tool, subject.checked
         self._started = time.perf_counter()
         event = self._event(CALLED, "agent", call_records.called(subject, decision))
@@ -200,11 +198,11 @@ class Journal(msgspec.Struct, eq=False):
             raise unkept(error) from None
 
     def published(self, event_type: str, payload: Mapping[str, Any]) -> None:
-        """Something the tool says while it works."""
+        """Publish an event of the running tool."""
         if self._closed:
             return
         if self._output is None:
-            from callgate.dispatch.tool_output import (  # lazy: many tools say nothing meanwhile  # noqa: PLC0415
+            from callgate.dispatch.tool_output import (  # lazy: many tools publish no events  # noqa: PLC0415
                 OutputRedactor,
             )
 
@@ -216,7 +214,7 @@ class Journal(msgspec.Struct, eq=False):
     # The end: exactly one of these.
 
     def completed(self, output: ToolOutput, findings: Findings) -> ToolResult:
-        """The tool came to its end, whether or not it reports success."""
+        """Record that the tool finished, with or without success."""
         content = output.content or [TextBlock("")]
         duration = int((time.perf_counter() - self._started) * 1e6) / 1e3
         error = None
@@ -231,10 +229,10 @@ class Journal(msgspec.Struct, eq=False):
     def failed(
         self, error: ToolError, findings: Findings, partial: ToolOutput | None = None
     ) -> ToolResult:
-        """Refused, failed, stopped: the caller gets a result all the same."""
+        """Record that the call was refused, failed or was stopped, and return its result."""
         call = self._call
         error.tool_use_id = call.shown_id
-        if partial is not None and isinstance(error.details, Mapping):  # it is shown as content
+        if partial is not None and isinstance(error.details, Mapping):  # part of the content
             error.details = {k: v for k, v in error.details.items() if k != "partial_output"}
         name = call_records.tool_name(call, findings.tool)
         info = ErrorInfo.of(error, name, correlation_id=call.id)
@@ -252,7 +250,7 @@ class Journal(msgspec.Struct, eq=False):
         return failed_result(call, info, content, duration, partial)
 
     def left_open(self) -> ToolResult:
-        """No end yet: the call waits for an answer, and for whoever resumes its session."""
+        """Close the journal without an end: the question stays open until a resume."""
         self._closed = True
         error = ToolShuttingDown(
             "The runtime is shutting down. The question stays open.", reason=LEFT_OPEN
@@ -262,7 +260,7 @@ class Journal(msgspec.Struct, eq=False):
         return failed_result(self._call, info, content, _ms_since(self._started))
 
     def _compare_effects(self, tool: Registered | None, changed: list[str]) -> None:
-        """Say so if a tool that declares to change nothing has changed files."""
+        """Report a tool that declares no effects but changed files."""
         if changed and tool is not None and not tool.has_effects:
             self._mismatch = True
             self._say(EFFECT_MISMATCH, call_records.effect_mismatch(tool, changed))
@@ -285,15 +283,15 @@ class Journal(msgspec.Struct, eq=False):
         )
 
     def _tell(self, event: Event) -> None:
-        """Show an event, which the next one follows, to whoever reads along."""
+        """Emit an event to live readers. The next event has it as its parent."""
         self._last_event = event.id
         self._sink.emit(event)
 
     def _say(self, event_type: str, payload: dict[str, Any]) -> None:
-        """Something of the tool's, beside the chain of events."""
+        """Emit an event of the tool, outside the chain of parent events."""
         event = self._event(event_type, "tool", payload)
         worth = self._output is None or self._output.worth_keeping
-        if worth or event_type == EFFECT_MISMATCH:  # no flood of words may bury that
+        if worth or event_type == EFFECT_MISMATCH:  # a mismatch is always stored
             self._log.append(self._call.session, event)
         self._sink.emit(event)
 
@@ -328,14 +326,16 @@ class Journal(msgspec.Struct, eq=False):
         if owner is None and self._log.lease is not None:
             owner = self._log.doubtful_owner
         if owner is None:
+            is_in_journal = False
             if self._records is not None:
                 audit = self._records.audit
                 record = call_records.audit_line(self._call, findings, end, audit.key)
                 try:
-                    audit.append(record)  # first: the store follows it
+                    audit.append(record)  # before the event: the store follows the audit log
+                    is_in_journal = True
                 except Exception as failure:
                     log_unwritten(record, failure)
-            self._log.append(self._call.session, event)
+            self._log.append(self._call.session, event, is_in_journal=is_in_journal)
             self._sink.emit(event)
         else:
             self._finish(owner, findings, end)
@@ -352,20 +352,20 @@ class Journal(msgspec.Struct, eq=False):
             self._end = self._records.finish(call.session, op, record, has_effects=has_row)
 
     async def settled(self, result: ToolResult) -> ToolResult:
-        """Wait until the end of a call with effects and its audit line are on the disk, and return
-        the answer for its caller: `result`, or that this process lost the session.
+        """Wait until the end of a call with effects and its audit line are on disk, and return
+        the caller's answer: `result`, or that this process lost the session.
 
-        Where the end cannot be written now, it is written later, and the caller is answered all
-        the same.
+        If the end cannot be written now, it is written later, and the caller gets its answer
+        without waiting for it.
         """
         if self._end is None:
             return result
         try:
             ended = await self._end
-        except Exception as error:  # whatever is wrong with the store, the call has ended
+        except Exception as error:  # any store failure: the call has still ended
             _log.error("the end of call %s is not on the disk: %s", self._call.id, error)
             ended = not is_lost(error)
-        if isinstance(ended, CallReceipt):  # without an audit log
+        if isinstance(ended, CallReceipt):  # the form without an audit log
             ended = ended.applied
         return result if ended else self._unknown(result)
 

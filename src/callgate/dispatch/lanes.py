@@ -1,7 +1,7 @@
-"""How many calls of a session run at once: a cap per session, and one per tool.
+"""Limits on concurrent calls: one per session, and one per tool.
 
-Calls start in the order in which they arrive here, except that one whose tool is at its own
-cap lets others pass. A call that waits for a person has not arrived yet, so it holds no slot.
+Calls start in the order in which they arrive here, except that a call whose tool is at its
+limit lets others pass. A call that waits for approval has not arrived yet, so it has no slot.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 
 import msgspec
 
-from callgate.dispatch.raw_open import is_nested
+from callgate.dispatch.foreign_code import is_nested
 from callgate.dispatch.running import RunningCall
 from callgate.dispatch.tools.registry import Registered
 
@@ -25,7 +25,7 @@ class _Lane(msgspec.Struct, kw_only=True):
 
 
 class Lanes:
-    """Lanes exist while a session has calls; an idle session costs nothing."""
+    """The lanes of sessions that have calls; an idle session has none."""
 
     def __init__(self, cap: int) -> None:
         if cap < 1:
@@ -34,8 +34,12 @@ class Lanes:
         self.by_session: defaultdict[str, _Lane] = defaultdict(_Lane)
 
     def enter(self, running: RunningCall, registered: Registered) -> asyncio.Future[None] | None:
-        """Take a slot: None if it is taken now, else a future that is done when it is."""
-        session_id, tool = running.call.session.id, registered.name
+        """Take a slot. Returns None if the call has it now or needs none, else a future that is
+        done when the call gets it."""
+        call, tool = running.call, registered.name
+        if call.handover is not None and not call.handover.takes_slot:
+            return None
+        session_id = call.session.id
         if session_id in self.by_session and is_nested(session_id):
             return None  # the tool that makes this call has a slot already
         tool_cap, lane = registered.definition.max_concurrent, self.by_session[session_id]
@@ -52,7 +56,7 @@ class Lanes:
         return None if ticket.done() else ticket
 
     def release(self, session_id: str, tool: str, tool_cap: int | None) -> None:
-        """Give the slot back and let the next in line start."""
+        """Return the slot, and start the next waiting calls."""
         lane = self.by_session[session_id]
         lane.running -= 1
         if tool_cap is not None:

@@ -1,12 +1,12 @@
-"""What is the same for every call of a tool, worked out with the first of them.
+"""Preparation of the stages for a tool, done once, at the tool's first call.
 
     which tool, who sees it  (registry) ─┐
     its definition, its schema           ├─> Plan ──> what each call still needs
     the longest time limit    (settings) ┘
 
-A plan lives as long as the registry stays as it is. Nothing of a session, a person or a file goes
-into one: mode, policy, trust and grants are asked about for each call (`authorize`). A tool that
-only some sessions see is looked up for each call.
+A plan lives until the registry changes. It contains no data of a session, a person or a file:
+`authorize` reads mode, policy, trust and grants for each call. A tool that only some sessions see
+is looked up for each call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 
 from callgate.core.calls import ToolCall
 from callgate.core.errors import ToolValidationError
-from callgate.core.json_schema.schemas import Checked
+from callgate.core.schemas import Checked
 from callgate.dispatch.resolve import resolve
 from callgate.dispatch.tools.registry import Registered, Registry
 from callgate.dispatch.validate import validate
@@ -28,14 +28,14 @@ from callgate.dispatch.validate import validate
 class Plan(msgspec.Struct, frozen=True):
     tool: Registered
     validate: Callable[[Any], Checked]
-    """Stage 2 for this tool."""
+    """The validate stage for this tool."""
     timeout_s: float
     most_s: float
     is_confined: bool
-    """Whether stage 3 has anything to look at: its paths, or what is around its commands."""
+    """Whether the tool has path parameters or a sandbox: input of contain and locate."""
 
     def time_limit(self, call: ToolCall) -> float:
-        """How long a call may run that has a limit of its own."""
+        """Return the time limit of a call; its own limit cannot exceed the maximum."""
         if call.timeout_s is None:
             return self.timeout_s
         if not call.timeout_s > 0:
@@ -54,7 +54,7 @@ class Plans:
         self._plans: dict[str, Plan] = {}
 
     def find(self, call: ToolCall) -> Plan:
-        """Stage 1, and what follows from it. Raises `ToolNotFound`."""
+        """Resolve the tool of a call, and prepare the next stages. Raises `ToolNotFound`."""
         names = self._names
         if self._version != names.version:
             self._plans, self._version = {}, names.version
@@ -62,7 +62,7 @@ class Plans:
             return self._plans[call.tool]
         tool = resolve(call, self._registry)
         plan = _plan(tool, self._most_s)
-        # Looking for it may have loaded tools: then the plan waits for the next call.
+        # The lookup may have loaded tools: then the plan is stored at the next call.
         if tool.everyone_sees_it and tool.session_id is None and names.version == self._version:
             self._plans[call.tool] = plan
         return plan

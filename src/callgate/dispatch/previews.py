@@ -1,4 +1,4 @@
-"""What a person is shown before a call runs: what it will do, in the words of its tool."""
+"""Previews: a tool's own description of a call's effect, for the approver."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import logging
 
 from callgate.core.calls import ToolCall
 from callgate.core.errors import ToolPermissionDenied
-from callgate.core.tools import Preview
+from callgate.core.tools import CannotSucceed, Preview
 from callgate.dispatch.call_files import CallFiles
 from callgate.dispatch.call_records import MISMATCH
 from callgate.dispatch.environments import Environments
-from callgate.dispatch.failures import log_failure
+from callgate.dispatch.foreign_code import log_failure
 from callgate.dispatch.subjects import Subject
 
 _PREVIEW_S = 60.0
-"""After this a question is asked without a preview; a host may have to be started for one."""
+"""Time limit; after it, the question has no preview. A host may have to start first."""
 
 _log = logging.getLogger("callgate")
 
@@ -24,8 +24,8 @@ _log = logging.getLogger("callgate")
 async def preview_call(
     files: CallFiles, environments: Environments, call: ToolCall, subject: Subject
 ) -> Preview | None:
-    """What a call will do, in the tool's own words about the arguments that will run."""
-    tool = subject.tool.previewer
+    """Return the tool's preview of the call, for the arguments that will run."""
+    tool = subject.tool.previewer if subject.work is None else subject.work.previewer
     preview = getattr(tool, "preview", None)
     if preview is None:
         return None
@@ -39,11 +39,13 @@ async def preview_call(
             if inspect.isawaitable(result):
                 result = await result
         return result if result is None or isinstance(result, Preview) else Preview(str(result))
+    except CannotSucceed:
+        raise
     except ToolPermissionDenied as error:
-        if error.reason == MISMATCH:  # it tried to write: nobody is asked about that
+        if error.reason == MISMATCH:  # the preview tried to write: the call is refused
             raise
         log_failure(_log, error, "preview of tool %s failed", subject.tool.name)
         return None
-    except Exception as error:  # a tool's own code: the question is asked without a preview
+    except Exception as error:  # a tool's own code: the question has no preview
         log_failure(_log, error, "preview of tool %s failed", subject.tool.name)
         return None

@@ -1,4 +1,4 @@
-"""Stage 1: which tool is meant, and may this session see it?"""
+"""The resolve stage: find the tool of a call that its session may see."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from itertools import islice
 
 from callgate.core.calls import ToolCall
 from callgate.core.errors import ToolNotFound
-from callgate.core.text.spelling import nearest
+from callgate.core.texts import nearest
 from callgate.dispatch.tools.registry import Registered, Registry
 
 _COMPARED = 2_000
-"""Names looked at for a suggestion: enough for people, bounded for a peer that guesses."""
+"""Names compared for a suggestion. The limit bounds the work for a client that guesses names."""
 
 
 def resolve(call: ToolCall, registry: Registry) -> Registered:
-    """The registered tool, by name or alias."""
+    """Return the registered tool by name or alias. Raises `ToolNotFound`."""
     tool = registry.find(call.tool, call.session)
     if tool is None or registry.hidden_because(tool, call.session) is not None:
         asked_for = call.requested_tool[:128]

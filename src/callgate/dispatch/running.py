@@ -1,14 +1,16 @@
-"""The calls that have not ended yet, and how each is stopped wherever it is.
+"""Running calls, their time limits, and the cancellation of a call in every state.
 
     asked  --stop--> its question is withdrawn           ┐
     queued --stop--> its ticket is torn, it never starts  ├─> one terminal event
     running -stop--> cancel_event, tool.cancel(), then    ┘
                      task cancellation, then abandoned
 
-A tool that reacts has until the abandon limit to clean up and return what it has: its `cancel()`
-returned True, or it looked at `cancel_event` after that was set. Any other gets a `CancelledError`
-after a short grace. What ignores even that is abandoned: the caller gets an answer, the work
-keeps its slot until it has ended.
+A tool that reacts has until the abandon limit to clean up and return a partial result: its
+`cancel()` returned True, or it read `cancel_event` after the stop. Any other tool gets a
+`CancelledError` after a short grace period. A tool that ignores the error is abandoned: the caller
+gets an answer, and the work keeps its slot until it ends or `slot_s` is over.
+
+One timer of the event loop serves all limits, because most calls end long before theirs.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator
 from enum import StrEnum
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -32,18 +34,62 @@ from callgate.core.errors import (
     ToolShuttingDown,
     ToolTimeout,
 )
-from callgate.core.task_sets import TaskSet
+from callgate.core.tasks import TaskSet
 from callgate.core.tools import Tool, ToolContext
-from callgate.dispatch.failures import log_failure
+from callgate.dispatch.foreign_code import log_failure
 
-if TYPE_CHECKING:
-    from callgate.dispatch.deadlines import Deadlines
+
+class Limited(Protocol):
+    @property
+    def ends_at(self) -> float:
+        """Deadline by `perf_counter`; constant."""
+
+    def expire(self) -> None: ...
+
+
+class Deadlines:
+    def __init__(self) -> None:
+        self._noted: dict[Limited, None] = {}
+        self._rings_at = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    def note(self, limited: Limited) -> None:
+        """Call `expire` at the deadline, unless the entry is struck before."""
+        self._noted[limited] = None
+        if limited.ends_at < self._rings_at:
+            self._set(limited.ends_at)
+
+    def strike(self, limited: Limited) -> None:
+        self._noted.pop(limited, None)
+
+    def close(self) -> None:
+        """Forget the limits."""
+        self._noted.clear()
+        self._rings_at = math.inf
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _set(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rings_at = at
+        self._timer = asyncio.get_running_loop().call_later(at - perf_counter(), self._ring)
+
+    def _ring(self) -> None:
+        self._rings_at, self._timer = math.inf, None
+        now = perf_counter()
+        for limited in [each for each in self._noted if each.ends_at <= now]:
+            self.strike(limited)
+            limited.expire()
+        if self._noted and self._timer is None:
+            self._set(min(each.ends_at for each in self._noted))
+
 
 _log = logging.getLogger("callgate.dispatch")
 
 
 MOST_USED_IDS = 10_000
-"""Of one session; older ids are forgotten."""
+"""Per session; older ids are forgotten."""
 
 
 class Stop(StrEnum):
@@ -54,81 +100,82 @@ class Stop(StrEnum):
 
 
 Slot = tuple[str, str, int | None]
-"""A session, a tool and how many calls of that may run at once."""
+"""A session, a tool, and the maximum number of concurrent calls of that tool."""
 StopListener = Callable[[str, ToolError], None]
-"""Told the id of a call whose work is being stopped, and what its caller will be told."""
+"""Called with the id of a call whose work is being stopped, and its caller's error."""
 
 
 class StopLimits(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float = 0.5
-    """For a tool to look at `cancel_event`; one that has not is then cancelled by force."""
+    """Time for a tool to read `cancel_event`; after it, the tool's task is cancelled."""
     abandon_s: float = 30.0
-    """Until a call is answered although its work goes on."""
+    """Time until the caller of a stopped call gets an answer although the work continues."""
     slot_s: float = 300.0
-    """How long abandoned work may keep its slot."""
+    """Time for which abandoned work keeps its slot."""
 
 
 class Reserved(Protocol):
-    """What a call has taken of its budgets (`permission.budgets`)."""
+    """Reservation of a call in its budgets (`permission.budgets`)."""
 
     async def settle(self, subject: Any, decision: Any) -> None:
-        """A person allowed it, perhaps with other arguments."""
+        """Count the call again after an approval, perhaps with other arguments."""
         ...
 
     def release(self) -> None:
-        """It never began."""
+        """Return the amounts of a call that never began."""
         ...
 
 
 class RunningCall(msgspec.Struct, eq=False):
-    """One call under way. The dispatcher's own task drives it; others only stop it."""
+    """One running call. The dispatcher's task drives it; other tasks can only stop it."""
 
     call: ToolCall
     task: asyncio.Task[Any]
     cancelling: int
-    """How often the caller's task had been cancelled when the call came in."""
+    """Cancellations of the caller's task when the call entered."""
     tool: Tool | None = None
     """Set while it executes."""
     drain: asyncio.Future[None] | None = None
-    """Until when its output waits for a caller that does not read."""
+    """Done when a slow caller has read enough output, or the call is stopped."""
     context: ToolContext | None = None
     limit_s: float | None = None
-    """How long it may run, once it does."""
+    """Time limit; None before the tool starts."""
     began: float = math.inf
-    """When its work began, by `perf_counter`."""
+    """Start of its work, by `perf_counter`."""
     waiting_for: asyncio.Future[Any] | None = None
-    """A person's answer or a slot, while it waits for one."""
+    """The answer or slot that the call waits for."""
     stop: Stop | None = None
     took_cancel: bool | None = None
-    """Whether the tool's `cancel()` said that its work will end. None: no answer yet."""
+    """Whether the tool's `cancel()` promised that its work will end. None: no answer yet."""
     abandoned: bool = False
     cancels_sent: int = 0
     cancels_delivered: int = 0
     ended: asyncio.Future[None] | None = None
-    """Made by the first who waits for the end."""
+    """Created by the first task that waits for the end."""
     slot: Slot | None = None
-    """What it holds of its session's lane; abandoned work takes it along."""
+    """Its slot in the session's lane; abandoned work keeps it."""
+    answer_scope: str | None = None
+    """The scope of the answer that just approved it; None: no approver answered."""
     reservation: Reserved | None = None
-    """Where it is counted in budgets; given back if it never begins."""
+    """Its reservation in budgets; released if the call never begins."""
 
     @property
     def elapsed_ms(self) -> float:
-        """How long its work has taken so far."""
+        """Time since its work began."""
         return max(0.0, round((perf_counter() - self.began) * 1e3, 3))
 
     @property
     def has_begun(self) -> bool:
-        """Whether its tool was started."""
         return self.began != math.inf
 
     @property
     def heeds_stop(self) -> bool:
-        """The tool reacts to being stopped, and may clean up."""
+        """Whether the tool reacts to the stop, and may clean up."""
         noticed = self.context is not None and self.context.noticed_cancel
         return self.took_cancel is not False or noticed
 
     async def until(self, future: asyncio.Future[Any]) -> Any:
-        """Wait for something before the start; a stop meanwhile raises its error."""
+        """Wait for a future before the start. Raises the stop's error if the call is stopped."""
         self.raise_if_stopped()
         self.waiting_for = future
         try:
@@ -139,7 +186,7 @@ class RunningCall(msgspec.Struct, eq=False):
             raise self.stop_error() from None
         finally:
             self.waiting_for = None
-        self.raise_if_stopped()  # it may have come between the result and our turn
+        self.raise_if_stopped()  # a stop may come between the result and our turn
         return result
 
     def raise_if_stopped(self) -> None:
@@ -147,8 +194,8 @@ class RunningCall(msgspec.Struct, eq=False):
             raise self.stop_error()
 
     def stop_error(self, *, stopped: bool | None = None) -> ToolError:
-        """The error that says why the call was stopped, and if it is known, whether its work
-        has ended."""
+        """Return the error for the reason of the stop. `stopped`: whether the work has ended;
+        None: unknown."""
         unfinished = " Its work has not ended and may still be going on."
         details = None if stopped is None else {"stopped": stopped}
         if self.stop is Stop.TIMEOUT:
@@ -165,26 +212,26 @@ class RunningCall(msgspec.Struct, eq=False):
 
 
 class Running:
-    """The table of calls under way, and the tasks that stop them."""
+    """The table of running calls, and the tasks that stop them."""
 
     def __init__(self, limits: StopLimits) -> None:
         self.limits = limits
         self.closing = False
         self.draining = False
-        """Whether only the calls of turns under way are taken; none are when it is closing."""
+        """Whether only calls of running turns may enter; none may when it is closing."""
         self._calls: dict[str, RunningCall] = {}
         self._by_session: defaultdict[str, dict[str, RunningCall]] = defaultdict(dict)
-        """Session to shown id; the ids of a session in flight are unique."""
+        """By session and shown id. The ids of a session's running calls are unique."""
         self._used: dict[str, dict[str, None]] = {}
-        """Session to the newest ids that its agent gave to tool uses; each is good for one call."""
+        """By session: the newest tool use ids of its agent. Each id is valid for one call."""
         self._tasks = TaskSet(_log, "a call could not be stopped")
         self._strays = TaskSet(_log, "abandoned work failed")
         self.listeners: list[StopListener] = []
         self._deadlines: Deadlines | None = None
 
     def enter(self, call: ToolCall, task: asyncio.Task[Any] | None = None) -> RunningCall:
-        """Put a call into the table; whoever enters one must leave. `task` runs it, and nothing
-        else; None: the current one does, which may have been cancelled before."""
+        """Add a call to the table. The caller must `remove` it. `task` runs only this call; None:
+        the current task runs it, and may have been cancelled before."""
         cancelling = 0
         if task is None:
             task = asyncio.current_task()
@@ -199,7 +246,8 @@ class Running:
         session = self._by_session[session_id]
         if shown_id in session or call.id in self._calls:
             raise ToolProtocolError(
-                f"Id {shown_id!r} is already in flight in this session.", reason="duplicate_id"
+                f"Call id {shown_id!r} is already used by a running call of this session.",
+                reason="duplicate_id",
             )
         if call.tool_use_id is not None:
             self._use(session_id, call.tool_use_id)
@@ -240,10 +288,6 @@ class Running:
     def deadlines(self) -> Deadlines:
         """The time limits of calls that wait for something."""
         if self._deadlines is None:
-            from callgate.dispatch.deadlines import (  # lazy: many calls never wait  # noqa: PLC0415
-                Deadlines,
-            )
-
             self._deadlines = Deadlines()
         return self._deadlines
 
@@ -257,15 +301,15 @@ class Running:
         return len(self._calls)
 
     def start_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run something beside the calls; `close` waits for it."""
+        """Run work next to the calls; `close` waits for it."""
         return self._tasks.start(work)
 
     def let_go(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run abandoned work to its end; nobody waits for it."""
+        """Run abandoned work to its end; `close` cancels it."""
         self._strays.start(work)
 
     async def close(self) -> None:
-        """Refuse new calls, stop the ones under way, wait until each has been answered."""
+        """Refuse new calls, stop the running ones, and wait until each is answered."""
         self.closing = self.draining = True
         await self.stop_all(list(self._calls.values()), Stop.SHUTDOWN)
         await self._tasks.wait()
@@ -274,13 +318,13 @@ class Running:
             self._deadlines.close()
 
     async def stop_all(self, calls: list[RunningCall], why: Stop) -> None:
-        """Stop several at once, so that two stubborn ones need no longer than one."""
+        """Stop several calls concurrently, so that their grace periods overlap."""
         await asyncio.gather(*(self.stop(each, why) for each in calls))
 
     async def stop(self, running: RunningCall, why: Stop) -> None:
-        """Stop one call and return when it has ended or was abandoned. Idempotent."""
+        """Stop one call, and return after it has ended or was abandoned. Idempotent."""
         first = running.stop is None
-        if first or why is Stop.TIMEOUT:  # where both happen, the timeout is reported
+        if first or why is Stop.TIMEOUT:  # a timeout takes precedence
             running.stop = why
         if first:
             if running.drain is not None and not running.drain.done():
@@ -288,7 +332,7 @@ class Running:
             if running.waiting_for is not None:
                 running.waiting_for.cancel()
             elif running.tool is not None:
-                # A task of its own: whoever asked for the stop may be cancelled meanwhile.
+                # A separate task, because the task that requested the stop may be cancelled.
                 self.start_task(self._stop_tool(running, running.tool))
                 for listener in self.listeners:
                     listener(running.call.id, running.stop_error(stopped=False))
@@ -326,7 +370,7 @@ class Running:
             return False
 
     def _cancel_task(self, running: RunningCall) -> None:
-        if running.tool is not None:  # not after the work has ended: the task is the caller's
+        if running.tool is not None:  # after the work the task belongs to the caller
             running.cancels_sent += 1
             running.task.cancel()
 

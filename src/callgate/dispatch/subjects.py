@@ -1,84 +1,98 @@
-"""What the stages pass on about a call. Frozen: a stage returns a new value, it changes none."""
+"""Values that the stages exchange about a call. All but `Findings` are frozen."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import msgspec
 
 from callgate.core.calls import CallerKind, ToolCall
-from callgate.core.json_schema.schemas import Checked
-from callgate.core.resolved_paths import ResolvedPath
-from callgate.core.sessions import Mode
+from callgate.core.schemas import Checked
+from callgate.core.sessions import Mode, ResolvedPath
 from callgate.core.tools import ToolFactory
 from callgate.dispatch.commands.sandboxes import Enclosure
 from callgate.dispatch.tools.registry import Registered
-from callgate.policy.decide import Decision, Question, Rulebook
+from callgate.policy.decide import Rulebook
+from callgate.policy.decisions import Decision, Question
 from callgate.policy.provenance.sources import Flow
 from callgate.sandbox.jails import Network
 
 
+class Work(msgspec.Struct, frozen=True):
+    """Replacement for the tool of a handed-over call, and for its preview."""
+
+    factory: ToolFactory
+    previewer: Any
+
+
 class Subject(msgspec.Struct, frozen=True):
-    """What is to be authorized: a tool, its checked arguments, the places they name."""
+    """The subject of a decision: a tool, its checked arguments, and the paths in them."""
 
     tool: Registered
     checked: Checked
     resolved_paths: tuple[ResolvedPath, ...] = ()
     enclosure: Enclosure | None = None
-    """What its commands run in, for a tool that does all by commands."""
+    """Sandbox of its commands, for a tool that has no other effects than its commands have."""
     named: tuple[ResolvedPath, ...] = ()
-    """Places in the words of its command that a rule asks about."""
+    """Paths in the text of its command that need approval by a rule."""
+    work: Work | None = None
+    """Replacement for the tool; None: the tool itself runs."""
 
     @property
     def policy_key(self) -> str:
-        """All that a decision without rules depends on, beside the mode and the caller."""
+        """Key of all facts that a decision without rules depends on, except mode and caller."""
         if self.enclosure is None:
             return self.tool.policy_key
         around = self.enclosure
-        return f"{self.tool.policy_key} {around.read_only} {around.widened} {self.contained}"
+        facts = (around.read_only, around.reading, around.widened, self.contained)
+        return f"{self.tool.policy_key} {facts}"
 
     @property
     def contained(self) -> bool:
-        """Its commands run in a sandbox from which they reach no network."""
+        """Whether its commands run in a sandbox without network access before an approval."""
         around = self.enclosure
         return (
             around is not None
             and around.profile is not None
-            and not around.delegated
-            and around.network in (Network.NONE, Network.LOOPBACK)
+            and around.place is None
+            and around.network in (Network.NONE, Network.LOOPBACK, Network.ASK)
         )
 
     @property
+    def asks_hosts(self) -> bool:
+        """Whether its commands may contact unlisted hosts after an approval."""
+        return self.enclosure is not None and self.enclosure.network is Network.ASK
+
+    @property
     def widened(self) -> bool:
-        """It asks for more than the settings give to any command."""
+        """Whether it requests more than the settings give to every command."""
         return self.enclosure is not None and self.enclosure.widened
 
     @property
     def reaches_network(self) -> bool:
-        """Whether a yes to it is more than one to a command without the network: it asks for
-        that, or runs where nobody keeps it away."""
-        return self.enclosure is not None and (self.enclosure.widened or self.enclosure.delegated)
+        """Whether its approval includes the network: the call requests it, or its command runs
+        outside our sandbox."""
+        return self.enclosure is not None and (
+            self.enclosure.widened or self.enclosure.place is not None
+        )
 
 
-class Performer(msgspec.Struct, frozen=True):
-    """Who runs a call in place of its tool: an agent of somebody else, which asks by a hook before.
-    The call is judged, asked about and recorded as any other."""
-
-    wrap: Callable[[ToolFactory], ToolFactory]
-    """Makes what is run of what the tool would run."""
-    by_agent: bool = True
-    """Nothing of ours is around its commands, as in an editor's terminal."""
-    is_doubtful: bool = False
-    """It may do something that its words do not say: no mode lets it run without a question."""
-
-    def take(self, tool: Registered) -> Registered:
-        previewer = self.wrap(lambda: tool.previewer)()
-        return msgspec.structs.replace(tool, factory=self.wrap(tool.factory), previewer=previewer)
+def with_work(call: ToolCall, subject: Subject) -> Subject:
+    """Return the subject with the work that a surface attached to its call, if any."""
+    handover, tool = call.handover, subject.tool
+    if handover is None:
+        return subject
+    previewer = tool.previewer
+    if handover.previews:
+        previewer = handover.work(lambda: tool.previewer)
+    work = Work(partial(handover.work, tool.factory), previewer)
+    return msgspec.structs.replace(subject, work=work)
 
 
-class Findings(msgspec.Struct, frozen=True):
-    """What the stages found out about a call until it ended: all of it, or what came before the
-    stage that refused."""
+class Findings(msgspec.Struct):
+    """Facts about one call that the stages found so far; a refusal records them. The only value of
+    the pipeline that changes: each stage sets its own field."""
 
     tool: Registered | None = None
     subject: Subject | None = None
@@ -88,20 +102,21 @@ class Findings(msgspec.Struct, frozen=True):
 def question(
     call: ToolCall, subject: Subject, book: Rulebook, flow: Flow | None = None
 ) -> Question:
-    """What the policy is asked about a call. `flow` is where its destinations come from."""
+    """Return the question to the policy. `flow` has the sources of the call's destinations."""
     tool, session = subject.tool, call.session
     return Question(
         tool=tool.name,
         aliases=tool.definition.aliases,
         effect=tool.effect,
         destructive=tool.destructive,
-        mode=Mode(session.mode),  # both may have been given as words
+        mode=Mode(session.mode),  # callers may pass both as plain strings
         caller=CallerKind(call.caller),
         workspace=book.directory or session.workspace,
         resolved_paths=(*subject.resolved_paths, *subject.named),
         arguments=subject.checked.arguments,
         arguments_sha256=subject.checked.sha256,
         read_only_sandbox=subject.enclosure is not None and subject.enclosure.read_only,
+        reading=subject.enclosure is not None and subject.enclosure.reading,
         network=subject.widened,
         contained=subject.contained,
         outward=tool.outward,

@@ -1,16 +1,16 @@
-"""Stage 2: do the arguments fit the tool's schema?"""
+"""The validate stage: check the arguments against the tool's schema."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from callgate.core.json_schema.schemas import Checked
+from callgate.core.schemas import Checked
 from callgate.dispatch.tools.registry import Registered
 
 
 def validate(arguments: Any, tool: Registered) -> Checked:
-    """The arguments as the tool will get them; `ToolValidationError` lists every violation."""
+    """Return the arguments for the tool; `ToolValidationError` lists every violation."""
     if type(arguments) is str and tool.definition.input == "text":
         arguments = {"text": arguments}
     if aliases := tool.definition.argument_aliases:
@@ -19,7 +19,8 @@ def validate(arguments: Any, tool: Registered) -> Checked:
 
 
 def _respelt(arguments: Any, aliases: Mapping[str, str]) -> Any:
-    """With the names of the schema. Who gives both spellings is told of the unknown one."""
+    """Return the arguments with the schema's names. If an argument has both spellings, both stay,
+    and the schema check reports the alias as unknown."""
     if not isinstance(arguments, dict) or aliases.keys().isdisjoint(arguments):
         return arguments
     return {

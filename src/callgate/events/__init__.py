@@ -1,1 +1,1 @@
-"""One stream of events, many readers: `bus` is where every event of the process passes."""
+"""The event stream of a process and its readers. Start with `bus`, which every event passes."""

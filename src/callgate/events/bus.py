@@ -1,12 +1,12 @@
-"""Events to many readers at once: emitting never waits, never raises, never grows.
+"""Events to many concurrent readers: emitting never blocks, never raises, and uses bounded memory.
 
     emit -> [reader's queue, bounded] -> async for
-         -> [listener, called at once]
+         -> [listener, called immediately]
 
-Whoever wants one session is not even looked at for the events of others. A reader with many events
-before it reads them in fair turns. One that falls behind loses the newest events, not the oldest,
-and is told how many in the place where they are missing. A listener that raises is logged and harms
-nobody else.
+A reader of one session costs nothing for events of other sessions. A reader with a long backlog
+reads in fair turns. A reader that falls behind loses the newest events, not the oldest, and
+receives their number at that position. If a listener raises, the error is logged and the others are
+still called.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """Stands where a reader was too slow."""
+    """Marks the position of events that a slow reader lost."""
 
     missed: int
 
@@ -48,7 +48,7 @@ class Subscription:
         self.session_id = session_id
         self._types = frozenset(types) if types is not None else None
         self._room = bound
-        """How much more the queue takes."""
+        """Remaining capacity of the queue."""
         self._queue: deque[Event | Gap] = deque()
         self._missed = 0
         self._waiter: asyncio.Future[None] | None = None
@@ -68,7 +68,7 @@ class Subscription:
             self._wake()
 
     def close(self) -> None:
-        """Stop: what is queued can still be read, then the iteration ends."""
+        """Stop. Queued events can still be read, then the iteration ends."""
         self._closed = True
         self._bus.forget(self)
         self._wake()
@@ -114,7 +114,7 @@ class Bus:
 
     def __init__(self) -> None:
         self._readers: dict[str | None, tuple[weakref.ref[Subscription], ...]] = {}
-        """By session; None: of all. Weak: a reader that nobody holds any more stops by itself."""
+        """By session; None for readers of all sessions. Weak references: an unused reader ends."""
         self._listeners: dict[str | None, tuple[Listener, ...]] = {}
 
     def emit(self, event: Event) -> None:
@@ -128,7 +128,7 @@ class Bus:
                 for listener in self._listeners[session_id]:
                     try:
                         listener(event)
-                    except Exception:  # foreign code: its failure is its own
+                    except Exception:  # foreign code: its failure affects no other listener
                         _log.exception("an event listener failed on %s", event.type)
 
     def subscribe(
@@ -138,15 +138,14 @@ class Bus:
         types: Collection[str] | None = None,
         bound: int = QUEUE_BOUND,
     ) -> Subscription:
-        """A reader of everything, or of one session, or of some types."""
+        """Return a reader of all events, or of one session, or of some types."""
         reader = Subscription(self, session_id, types, bound)
         drop = partial(_remove, self._readers, session_id)
         _add(self._readers, session_id, weakref.ref(reader, drop))
         return reader
 
     def listen(self, listener: Listener, session_id: str | None = None) -> Callable[[], None]:
-        """Call a function at each event, or at those of one session; returns the function that
-        ends it."""
+        """Call a function at each event, of one session or all. Return the unsubscribe function."""
         _add(self._listeners, session_id, listener)
         return partial(_remove, self._listeners, session_id, listener)
 

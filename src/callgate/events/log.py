@@ -1,11 +1,12 @@
-"""What happens in the sessions of this process, on its way to the store.
+"""Session log: events of this process on their way to the store.
 
-    append -> [what waits, per session] --a few ms--> one commit, nobody waits for it
-    commit -> [the same, in its place]  ---at once--> a commit of its own, waited for
+    append -> [pending, per session] --a few ms---> one commit that no caller waits for
+    append of an event that the journal has: up to 1 s later, or as soon as a reader reads
+    commit -> [the same, in order]  ---immediate--> a separate commit that its caller waits for
 
-A session is made in the store, and owned by this process, with the first thing that is
-written about it. What cannot be written now because the disk is full or read-only is logged, up
-to a bound, and tried again; what is waited for fails with the reason instead.
+The first write about a session creates it in the store, owned by this process. If the disk is full
+or read-only, events are buffered up to a limit and retried; a commit with a waiting caller fails
+with the reason instead.
 """
 
 from __future__ import annotations
@@ -42,19 +43,21 @@ from callgate.core.stores import (
     StoreUnwritable,
     is_lost,
 )
-from callgate.core.task_sets import start_task
+from callgate.core.tasks import start_task
 
 DELAY_S = 0.04
-"""How long an event may wait for company: others must see it within a tenth of a second."""
+"""How long an event may wait for others in a batch: readers must see it within 0.1 s."""
+HOLD_S = 1.0
+"""How long an event may wait that the journal has too, while there are no readers."""
 _MANY = 2_000
 RETRY_S = 2.0
 CHECKPOINT_S = 1.0
-"""How often the journal is told how far the store has followed it."""
+"""Interval at which the journal learns how far the store has followed it."""
 KEPT_OUTPUT = 4_000
-"""Of a session's events, the newest among which output deltas keep their text."""
+"""Number of newest events of a session in which output deltas retain their text."""
 _STEP = 1_000
 BOUND = 10_000
-"""Events of one session that wait for a disk in trouble; further ones are lost, and counted."""
+"""Maximum pending events of a session during disk failures; more are lost, and counted."""
 
 _log = logging.getLogger("callgate.store")
 _NOT_OURS = (SessionNotFound, StaleOwner, SessionLocked)
@@ -63,12 +66,12 @@ T = TypeVar("T")
 
 
 class Journal(Protocol):
-    """Where calls are written before they get here; `audit.log` implements it."""
+    """The audit log as the first store of calls; `audit.log` implements it."""
 
     @property
-    def place(self) -> tuple[int, int]: ...
-    def stored(self, place: tuple[int, int]) -> None:
-        """Everything before a place is in the store too."""
+    def position(self) -> tuple[int, int]: ...
+    def stored(self, position: tuple[int, int]) -> None:
+        """Note that the store has everything before a position."""
         ...
 
 
@@ -100,21 +103,21 @@ class _LoggedSession:
         self.session = session
         self.fence = fence
         self.stored = fence is not None
-        """Whether it is in the store, as far as we know."""
+        """Whether the store has it, as far as known."""
         self.items: list[Event | _Waited] = []
         self.again = 0
-        """How many of these, at the front, were tried before."""
+        """Number of items at the front that were tried before."""
         self.has_output = fence is not None
-        """Whether there may be output to drop: what others wrote is not known."""
+        """Whether there may be output to drop: events of other processes are unknown."""
         self.dropped = 0
         """The number of the event up to which output was dropped."""
         self.failing = False
         """Whether the last attempt to write failed."""
         self.missed = 0
         self.leaving = False
-        """Whether it is being given up: nothing of ours may follow that."""
+        """Whether the session is being released: no more writes may follow."""
         self.lost: StoreError | None = None
-        """Why nothing more can be written about it."""
+        """Why the session can no longer be written."""
 
 
 class SessionLog:
@@ -126,28 +129,35 @@ class SessionLog:
         self._open_store = open_store
         self._store: Store | None = None
         self.lease: Lease | None = None
-        """Of the store, once it is open; None where no session of a living process is lost."""
+        """Lease of the store, once it is open; None if sessions of a living process are never lost.
+        """
         self._failure: StoreError | None = None
-        """Why there is no store and will be none."""
+        """Why the store can never be opened."""
         self._opening: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sessions: dict[str, _LoggedSession] = {}
         self._dirty: dict[str, _LoggedSession] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._is_holding = False
+        """Whether the timer waits for as long as there are no readers."""
         self._in_flight: set[asyncio.Future[Any]] = set()
         self._journal = journal
         self._checkpoint: asyncio.TimerHandle | None = None
         self.on_checkpoint: Callable[[], None] | None = None
-        """Called once a second while something is written."""
+        """Called once a second while writes happen."""
         self._has_gap = False
-        """Whether something was dropped: only the journal may have it, for whoever comes next."""
+        """Whether events were dropped: then only the journal may have them, for recovery."""
         self._waiting = 0
-        """Events that wait, of all sessions."""
+        """Number of pending events of all sessions."""
         self._later: list[Op[Any]] = []
         self._later_timer: asyncio.TimerHandle | None = None
 
-    def append(self, session: Session, event: Event) -> None:
-        """Write an event down soon. Never waits and never raises."""
+    def append(self, session: Session, event: Event, *, is_in_journal: bool = False) -> None:
+        """Record an event soon. Never waits and never raises.
+
+        An event that is in the journal, or will be before the event loop continues, may wait longer
+        while there are no readers.
+        """
         session_id = session.id
         if session_id in self._sessions:
             logged = self._sessions[session_id]
@@ -161,17 +171,19 @@ class SessionLog:
         self._waiting += 1
         self._dirty[session_id] = logged
         if self._timer is None:
-            self._schedule(DELAY_S)
+            self._schedule_events(logged, is_in_journal)
+        elif self._is_holding and not is_in_journal:
+            self.hasten()
         elif self._waiting >= _MANY and self._store is not None and not logged.failing:
             self._write_all()  # the loop is busy: its timers may be late
 
     def commit(
         self, session: Session, op: SessionOp[T], *, insist: bool = False, soon: bool = False
     ) -> asyncio.Future[T]:
-        """Write something down, after everything before it. Done when it is on the disk.
+        """Commit an operation after all earlier ones. The future completes when it is on the disk.
 
-        `insist`: where that fails for now, whoever waits is told, and it is tried again. `soon`:
-        nobody waits, so it may wait for company, as events do.
+        `insist`: on a temporary failure, the caller gets the error, and the commit is retried.
+        `soon`: no caller waits, so the commit may be batched, as events are.
         """
         loop = asyncio.get_running_loop()
         if self._loop not in (None, loop):
@@ -183,23 +195,26 @@ class SessionLog:
         logged.items.append(_Waited(op, future, insist))
         self._dirty[session.id] = logged
         if not soon:
-            if self._timer is not None:
-                self._timer.cancel()
             self._schedule(0.0)
-        elif self._timer is None:
+        elif self._timer is None or self._is_holding:
             self._schedule(DELAY_S)
         return future
 
+    def hasten(self) -> None:
+        """Let held events wait no longer than others, because a call takes longer than a moment."""
+        if self._is_holding:
+            self._schedule(DELAY_S)
+
     def commit_later(self, op: Op[Any], within_s: float) -> None:
-        """Commit something of no session, with others of its kind; nobody waits, and it may be
-        lost with the process. While the disk is in trouble it waits for what goes before it."""
+        """Commit an operation without a session, batched; it may be lost with the process. If the
+        disk fails, it waits for the operations before it."""
         self._later.append(op)
         if self._later_timer is None:
             loop = asyncio.get_running_loop()
             self._later_timer = loop.call_later(within_s, self._write_later)
 
     async def store(self) -> Store:
-        """The store, to read from. Raises the `StoreError` for which there is none."""
+        """Return the store, for reading. Raises the `StoreError` if there is none."""
         if self._store is None and self._failure is None:
             await asyncio.shield(self._open())
         if self._failure is not None:
@@ -217,11 +232,11 @@ class SessionLog:
         return logged is not None and isinstance(logged.lost, StaleOwner)
 
     def adopt(self, session: Session, fence: int) -> None:
-        """From now on this process writes about a session that it acquired."""
+        """Start writing about a session that this process has acquired."""
         self._sessions[session.id] = _LoggedSession(session, fence)
 
     async def release(self, session_id: str) -> None:
-        """Stop writing about a session; another process may have it."""
+        """Stop writing about a session, so that another process can take it."""
         logged = self._sessions.get(session_id)
         if logged is None:
             return
@@ -234,19 +249,20 @@ class SessionLog:
 
     @property
     def doubtful_owner(self) -> str | None:
-        """Name this process in the store, if others may have taken over its sessions meanwhile."""
+        """Name this process in the store, if others may have taken over its sessions in the
+        meantime."""
         if self._store is None or self.lease is None or self.lease.is_valid:
             return None
         return self._store.owner
 
     @property
     def is_dead(self) -> bool:
-        """Whether other processes took this one for dead: nothing more can be written."""
+        """Whether other processes consider this one dead: nothing more can be written."""
         return self._store is not None and self._store.is_dead
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything that was said is in the store."""
+        """Whether the store has all events."""
         return not (self._dirty or self._in_flight or self._is_troubled)
 
     @property
@@ -260,21 +276,22 @@ class SessionLog:
         return self.commit(logged.session, Release(session=logged.session.id, owner=owner))
 
     async def flush(self) -> None:
-        """Wait until what was said so far is on the disk, or could not be written."""
+        """Wait until all pending events are durable, or have failed."""
         if self._dirty:
             await self._open()
+        self._stop_timer()
         self._write_all()
         self._write_later()
         if self._in_flight:
             await asyncio.wait(set(self._in_flight))
 
     async def close(self) -> None:
-        """Write what waits, give the sessions back, and leave."""
+        """Write pending events, release the sessions, and close."""
         if self._dirty:
             await self._open()
         if self._store is not None:
             for logged in [*self._sessions.values()]:
-                if logged.session.parent is None:  # a worker's turn ends with its process
+                if logged.session.parent is None:  # a sub-agent's turn ends with its process
                     self._release(logged, self._store.owner)
         await self.flush()
         for timer in (self._timer, self._checkpoint, self._later_timer):
@@ -290,11 +307,33 @@ class SessionLog:
         logged = self._sessions[session.id] = _LoggedSession(session, None)
         return logged
 
+    def _schedule_events(self, logged: _LoggedSession, is_in_journal: bool) -> None:
+        may_hold = is_in_journal and logged.stored and self._journal is not None
+        if may_hold and self._store is not None and self._store.may_hold(self._flush_held):
+            self._schedule(HOLD_S)
+            self._is_holding = True
+        else:
+            self._schedule(DELAY_S)
+
+    async def _flush_held(self) -> None:
+        """Write the held events, for a reader."""
+        if self._is_holding:
+            self._stop_timer()
+            self._write_all()
+            if self._in_flight:
+                await asyncio.wait(set(self._in_flight))
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._is_holding = None, False
+
     def _schedule(self, delay_s: float) -> None:
+        self._stop_timer()
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._flush)
 
     def _flush(self) -> None:
-        self._timer = None
+        self._timer, self._is_holding = None, False
         if self._store is None and self._failure is None:
             self._open().add_done_callback(lambda _: self._write_all())
         else:
@@ -358,11 +397,13 @@ class SessionLog:
             self._later_timer = loop.call_later(RETRY_S, self._write_later)
 
     def _tell_journal(self, journal: Journal) -> None:
-        """Tell how far the store has followed, once it has what was said up to now."""
+        """Report how far the store has followed, once it has the present events."""
         self._checkpoint = None
         if self.on_checkpoint is not None:
             self.on_checkpoint()
-        place = journal.place
+        position = journal.position
+        if self._is_holding:
+            self._stop_timer()
         if self._dirty:
             self._write_all()
         followed = asyncio.gather(*self._in_flight, return_exceptions=True)
@@ -370,7 +411,7 @@ class SessionLog:
         def tell(followed: asyncio.Future[list[Any]]) -> None:
             failed = any(isinstance(each, BaseException) for each in followed.result())
             if not failed and not self._is_troubled:
-                journal.stored(place)
+                journal.stored(position)
 
         followed.add_done_callback(tell)
 
@@ -436,7 +477,7 @@ class SessionLog:
             _log.error("nothing more is written about session %s: %s", logged.session.id, error)
             logged.lost = error
             self._has_gap |= is_lost(error)
-        elif events:  # it is the op that was wrong, not what was said before it
+        elif events:  # the op failed, not the events before it
             self._write(logged, events, None)
         _tell(waited, error)
 
@@ -448,7 +489,7 @@ class SessionLog:
         waited: _Waited | None,
         error: BaseException,
     ) -> None:
-        """Keep of it what can be kept: the events one by one, if there are several things."""
+        """Save as much as possible: retry the events one by one."""
         if making:
             logged.stored = False
         if waited is not None and waited.insist:
@@ -458,12 +499,12 @@ class SessionLog:
             for event in events:
                 self._write(logged, [event], None)
         elif events:
-            _log.error("an event of type %s cannot be kept: %s", events[0].type, error)
+            _log.error("an event of type %s cannot be stored: %s", events[0].type, error)
             logged.missed += 1
             self._has_gap = True
 
     def _drop_output(self, logged: _LoggedSession, last: int) -> None:
-        """What a tool printed long ago is in its result; the log holds the newest of it."""
+        """Drop old output deltas: the result has their text, and the log retains the newest."""
         upto = last - KEPT_OUTPUT
         if upto >= logged.dropped + _STEP:
             drop = DropOutput(session=logged.session.id, after=logged.dropped, upto=upto)
@@ -471,7 +512,7 @@ class SessionLog:
             self.commit(logged.session, drop)
 
     def _keep(self, logged: _LoggedSession, events: list[Event], waited: _Waited | None) -> None:
-        """Try again later: in front of what came since."""
+        """Retry later, before newer items."""
         logged.failing = True
         again: list[Event | _Waited] = [*events]
         if waited is not None and waited.insist:
@@ -485,7 +526,7 @@ class SessionLog:
 
 
 def _seen(future: asyncio.Future[Any]) -> None:
-    """Whoever waited may be gone: an error that nobody takes is no defect."""
+    """Retrieve the error of a future whose caller is gone, so that asyncio does not log it."""
     if not future.cancelled():
         future.exception()
 

@@ -1,7 +1,7 @@
-"""The pipe to the runtime, from any thread: requests in; answers, events and asks out.
+"""The pipe to the runtime, for all threads: requests in; answers, events and questions out.
 
-What is written under one id keeps its order, and nothing follows an answer. Whoever writes
-waits until the runtime has taken it, so that a flood of events never piles up in here.
+Messages with one id are sent in order, and nothing follows an answer. A writing thread
+waits until the runtime has read the data, so that a flood of events does not fill the memory.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any
 
 from callgate.core.errors import ToolPermissionDenied, ToolShuttingDown
 from callgate.protocol.host_v1 import frames
-from callgate.protocol.host_v1.excerpts import Passed
-from callgate.protocol.host_v1.failures import to_error
-from callgate.protocol.host_v1.host import HostWire
-from callgate.protocol.host_v1.requests import Fault
+from callgate.protocol.host_v1.frames import Passed
+from callgate.protocol.host_v1.lines import Fault
+from callgate.protocol.host_v1.runtime import HostWire
+from callgate.protocol.host_v1.values import to_error
 
 _BLOCK = 64 * 1024
 _MOST_ASKS = 64
-"""More at once would be refused."""
+"""Maximum concurrent questions; the runtime would refuse more."""
 
 Incoming = frames.Request[Any] | Fault | Passed
 
 
 class Call:
-    """One `execute_tool`. Its id may be used again once it is over; what is late is not said."""
+    """One `execute_tool`. After its end its id may be reused, so late events are dropped."""
 
     __slots__ = ("id", "over")
 
@@ -41,19 +41,19 @@ class Pipe:
     def __init__(self, requests: int, answers: int) -> None:
         self.requests, self._out = requests, answers
         self.on_ask: Callable[[], None] = lambda: None
-        """Called when somebody waits for an answer: it has to be read."""
+        """Called when a thread waits for an answer, which must be read."""
         self._wire = HostWire()
         self._state = threading.Lock()
-        """Held for what takes no time; the next is held while the runtime is waited for."""
+        """Held only briefly; `_writing` is held while the runtime reads."""
         self._writing = threading.Lock()
         self._unwritten: deque[bytes] = deque()
         self._asking = threading.Semaphore(_MOST_ASKS)
         self._ids = itertools.count(1)
         self._waiting: dict[str, Future[frames.Answer]] | None = {}
-        """What was asked of the runtime; None once nobody answers any more."""
+        """Questions to the runtime; None after the runtime has gone."""
 
     def receive(self) -> list[Incoming] | None:
-        """What the runtime asks next; None when it has gone. For one thread at a time."""
+        """Return the next requests of the runtime; None after it has gone. Not thread-safe."""
         try:
             data = os.read(self.requests, _BLOCK)
         except OSError:
@@ -79,7 +79,7 @@ class Pipe:
         self._write()
 
     def emit(self, call: Call, event: frames.Event) -> bool:
-        """Say something while a call is under way; False if it is over. Raises `Unsendable`."""
+        """Send an event of a running call; return False if it has ended. Raises `Unsendable`."""
         with self._state:
             if call.over:
                 return False
@@ -89,7 +89,7 @@ class Pipe:
 
     @property
     def offered(self) -> list[str]:
-        """What the runtime answers, of what a host may ask."""
+        """The methods that the runtime offers to hosts."""
         with self._state:
             return [each for each in frames.OF_RUNTIME if each in self._wire.offered]
 
@@ -98,7 +98,7 @@ class Pipe:
             return method in self._wire.agreed
 
     def ask(self, call: Call, params: frames.OfRuntime) -> Any:
-        """Wait for the runtime's answer. Raises the `ToolError` that it answered with."""
+        """Send a question, and wait for the answer. Raises the `ToolError` in the answer."""
         with self._asking:
             return self._ask(call, params)
 
@@ -107,7 +107,7 @@ class Pipe:
         answer: Future[frames.Answer] = Future()
         with self._state:
             if self._waiting is None or call.over:
-                raise ToolShuttingDown("The call is over.")
+                raise ToolShuttingDown("The call has ended.")
             if method not in self._wire.agreed:
                 raise ToolPermissionDenied(
                     f"The runtime does not offer {method} to this host.", reason="not_offered"
@@ -129,7 +129,7 @@ class Pipe:
                 try:
                     while unwritten:
                         unwritten = unwritten[os.write(self._out, unwritten) :]
-                except OSError:  # nobody reads: the end of requests is near
+                except OSError:  # the runtime has gone, and the requests end soon
                     self._unwritten.clear()
 
     def _settle(self, answer: frames.Answer) -> None:

@@ -2,11 +2,11 @@
 
     schema         prints the JSON schema of its tool, or a list of several
     run NAME       reads the arguments as JSON from stdin, prints the result: JSON, or else text
-    preview NAME   the same, but prints only a line that says what `run` would do
+    preview NAME   reads the same, but only prints one line about the effect of `run`
 
-An exit code other than 0 is a failure, explained by the last lines of stderr. What a script
-writes to stderr while it runs is streamed. It runs inside the jail of this host, in a process
-group of its own, which is ended with the call.
+An exit code other than 0 is a failure, explained by the last lines of stderr. The stderr of a
+running script is streamed. The script runs in the sandbox of this host, in a separate process
+group, which ends with the call.
 """
 
 from __future__ import annotations
@@ -20,30 +20,28 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from callgate.core.errors import ToolError, ToolExecutionError
-from callgate.host.contexts import HostContext
-from callgate.host.plugins import UnknownTool
+from callgate.host.plugins import HostContext, UnknownTool
 from callgate.protocol import strict_json
 from callgate.protocol.host_v1 import frames
-from callgate.protocol.host_v1.failures import to_failure
 from callgate.protocol.host_v1.frames import Failure, Object, OfHost, Result
-from callgate.protocol.host_v1.schemas import read_schemas
-from callgate.protocol.ndjson import MAX_LINE, Unsendable
-from callgate.sources.modules import ToolLoadError
+from callgate.protocol.host_v1.values import read_schemas, to_failure
+from callgate.protocol.strict_json import MAX_LINE, Unsendable
+from callgate.sources.functions import ToolLoadError
 
 SCHEMA_S = 10.0
-"""How long a script may take to say what it is."""
+"""Maximum time for a script to print its schema or preview."""
 _SHOWN_LINES = 20
 _SHOWN = 4096
-"""Characters of these lines."""
+"""Maximum characters of these lines."""
 DRAIN_S = 1.0
-"""How long what was printed is read after the end, if somebody outside its group holds on."""
+"""How long to read output after the end, if a process outside the group holds the pipe."""
 
 
 class ScriptPlugin:
     methods = ("execute_tool", "format_tool_call_preview", "get_tool_schemas", "init")
 
     def __init__(self, paths: Sequence[str]) -> None:
-        """Raises `ToolLoadError` for what cannot be executed."""
+        """Raises `ToolLoadError` for a path that cannot be executed."""
         if not paths:
             raise ToolLoadError("--script", None, "which executable?")
         self._paths = [os.path.abspath(path) for path in paths]
@@ -51,7 +49,7 @@ class ScriptPlugin:
             if not os.path.isfile(path) or not os.access(path, os.X_OK):
                 raise ToolLoadError(path, None, "there is no such executable file")
         self._tools: dict[str, str] | None = None
-        """Name to path, once the scripts were asked."""
+        """Name to path, once the scripts were queried."""
 
     def is_async(self, params: OfHost) -> bool:
         return not isinstance(params, frames.Init)
@@ -150,7 +148,7 @@ class _Ended(NamedTuple):
     code: int
     stdout: bytes
     problem: str
-    """What to say of a code other than 0."""
+    """Error message for an exit code other than 0."""
 
 
 async def _execute(
@@ -158,7 +156,7 @@ async def _execute(
     arguments: Object,
     on_stderr: Callable[[str], None] = lambda text: None,
 ) -> _Ended:
-    """Run it to its end; whatever ends the waiting ends it and all of its group."""
+    """Run a command to its end; any exception while waiting kills its process group."""
     loop = asyncio.get_running_loop()
     try:
         transport, script = await loop.subprocess_exec(
@@ -172,7 +170,7 @@ async def _execute(
         stdin.close()
         await script.exited
     finally:
-        # What is left of it would hold its pipes open; what it printed is still in them.
+        # Remaining processes would hold the pipes open; the output is still in the pipes.
         _end_group(transport.get_pid())
         await asyncio.wait([script.drained], timeout=DRAIN_S)
         transport.close()
@@ -182,12 +180,12 @@ async def _execute(
 def _end_group(leader: int) -> None:
     try:
         os.killpg(leader, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):  # nobody is left of it
+    except (ProcessLookupError, PermissionError):  # the group has no process left
         pass
 
 
 class _Script(asyncio.SubprocessProtocol):
-    """What one process prints. The pipes of one that has exited may stay open for long."""
+    """The output of one process. After its exit, the pipes may stay open for long."""
 
     def __init__(self, on_stderr: Callable[[str], None]) -> None:
         self.exited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -205,7 +203,7 @@ class _Script(asyncio.SubprocessProtocol):
         elif len(self._stdout) <= MAX_LINE:
             self._stdout += data
             if len(self._stdout) > MAX_LINE and not self.exited.done():
-                self.exited.set_exception(Unsendable("more was printed than fits into a line"))
+                self.exited.set_exception(Unsendable("the output exceeds the maximum of a line"))
 
     def process_exited(self) -> None:
         if not self.exited.done():
@@ -217,7 +215,7 @@ class _Script(asyncio.SubprocessProtocol):
 
     def ended(self, code: int) -> _Ended:
         if len(self._stdout) > MAX_LINE:
-            raise Unsendable("more was printed than fits into a line")
+            raise Unsendable("the output exceeds the maximum of a line")
         lines = self._last.splitlines()[-_SHOWN_LINES:]
         ending = f"was ended by signal {-code}" if code < 0 else f"exited with {code}"
         shown = "\n".join(lines)[-_SHOWN:].strip()

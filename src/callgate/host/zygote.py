@@ -1,11 +1,12 @@
-"""A warm process that has imported all that a host needs, and forks when asked.
+"""A warm process that has imported all modules of a host, and forks on request.
 
-    +, and a socket    fork a broker (`sandbox/processes/broker`) with the socket for its lifeline
+    +, and a socket    fork a broker (`sandbox/processes/broker`) with the socket as its lifeline
 
-The rest is between that broker and the runtime (`sandbox.processes.zygotes`): an order, a keeper,
-a jail, as for any command. Only at its end, where a command would be executed, `enter` runs a
-host in the process that is there. This process sees no order and runs no line of any plugin. It
-ends when the socket does on which it is asked."""
+That broker and the runtime (`sandbox.processes.zygotes`) do the rest: an order, a keeper,
+a sandbox, as for any command. At the point where a command would be executed, `enter` instead runs
+a host in the same process. The zygote sees no order and runs no code of a plugin. It
+ends when its control socket is closed.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +21,19 @@ import time
 import traceback
 from typing import NoReturn
 
-from callgate.host import scripts as scripts  # loaded here, not in each host
-from callgate.host.main import main
+from callgate.host.__main__ import main
 from callgate.sandbox.backends import restrict
 from callgate.sandbox.orders import Order
 from callgate.sandbox.processes import broker
 
 
 def serve(control: int) -> NoReturn:
-    """Fork brokers until the socket ends."""
+    """Fork brokers until the control socket is closed."""
     restrict.enter = enter
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a broker ended
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the runtime to answer
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the exit status of brokers is not needed
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runtime handles Ctrl-C
     gc.collect()
-    gc.freeze()  # so that a collection in a host does not copy what it shares with us
+    gc.freeze()  # so that a collection in a host does not copy shared memory
     with socket.socket(fileno=control) as connection:
         while True:
             data, lifelines, _, _ = socket.recv_fds(connection, 1, 1)
@@ -44,7 +44,7 @@ def serve(control: int) -> NoReturn:
                     connection.close()
                     broker.main(lifeline, grouped=False, stays=True)
                     os._exit(0)
-                os.close(lifeline)  # whoever has the other end sees if there is no broker
+                os.close(lifeline)  # the other end notices if there is no broker
 
 
 def _fork() -> int:
@@ -55,7 +55,7 @@ def _fork() -> int:
 
 
 def enter(order: Order) -> NoReturn:
-    """Be the host that is ordered, as if Python had just been started."""
+    """Become the ordered host, as if Python had just started."""
     code: object = 1
     try:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -77,7 +77,7 @@ def enter(order: Order) -> NoReturn:
 
 
 def _end(code: object) -> NoReturn:
-    """What Python does at its end, without going back to those who forked us."""
+    """Exit like Python does, without returning to the code that forked."""
     if code is not None and not isinstance(code, int):
         print(code, file=sys.stderr)
         code = 1

@@ -4,6 +4,6 @@
     `callgate acp`                       `editor`: one editor on two descriptors
     `callgate mcp serve`                 `mcp`: one MCP client on two descriptors
 
-Start with `instance`. `directories` is the rule about the directory that a peer works in. Nothing
-here knows a command line: `cli` reads options, calls this package and prints.
+Start with `instance`. `directories` decides in which directory a peer works. This package
+is independent of the command line: `cli` parses options, calls this package and prints.
 """

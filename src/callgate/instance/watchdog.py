@@ -1,14 +1,14 @@
-"""A process that sees when ours is stuck: it says where, and ends us when a signal does not.
+"""A process that detects a stuck parent, logs its stack, and kills it if signals have no effect.
 
     runtime --fork--> watchdog
-       |  beats: when the loop turned last, in shared memory
+       |  beats: time of the loop's last iteration, in shared memory
        |  pipes: stalled, ends, interrupts  <- written by faulthandler, which needs no lock
        +-- its end closes the pipes, and the watchdog ends
 
-Python runs signal handlers and threads between instructions, with the interpreter's lock. Code in
-C that keeps the lock (a regular expression, say) keeps every one of them waiting. faulthandler
-writes the stack from the C level all the same: when its timer is not set anew in time, and when a
-signal comes. Here is who reads that.
+Python runs signal handlers and threads between instructions, with the interpreter's lock. C code
+that holds the lock (a regular expression, for example) blocks all of them. faulthandler
+writes the stack from C code nevertheless: when its timer is not reset in time, and when a
+signal arrives. The watchdog reads these stacks.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from callgate.wiring.runtime import Wired
+    from callgate.instance.wiring.runtime import Wired
 
 LOG = "stalled.log"
 _BEAT_S = 1.0
 _NUMBER = struct.Struct("=d")
 _DRAINED_AT = _NUMBER.size
-"""Where in the shared memory stands until when the process may drain; before it, the last beat."""
+"""Offset in the shared memory of the end of the drain period; before it is the last beat."""
 _LARGEST_LOG = 1024 * 1024
 _MOST_READ = 256 * 1024
 _QUIET_MS = 100
-"""Nothing for so long: a stack is complete."""
+"""A stack is complete after this time without data."""
 _A_DUMP = b"Current thread "
-"""Stands once in each stack that faulthandler writes."""
+"""Appears once in each stack of faulthandler."""
 _watched: set[int] = set()
-"""This process, once it is watched; it may have been forked from one that is."""
+"""The id of this process, once it is watched; a forked child has another id."""
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Watchdog:
-    """In the process that is watched."""
+    """The part in the watched process."""
 
     def __init__(
         self, beats: mmap.mmap, stalled: int, heard: dict[int, int], stall_s: float
@@ -57,19 +57,22 @@ class Watchdog:
         self._stall_s = stall_s
 
     def beat(self) -> None:
-        """The loop turns. Again and again, from now on."""
+        """Note that the loop runs. Repeats itself."""
         faulthandler.dump_traceback_later(self._stall_s, file=self._stalled)
         _NUMBER.pack_into(self._beats, 0, time.monotonic())
         self._listen()
         asyncio.get_running_loop().call_later(_BEAT_S, self.beat)
 
     def allow(self, drain_s: float) -> None:
-        """The time that the process has to end begins so much later; 0: now."""
+        """Delay the start of the time to end by this period; 0: it starts now."""
         _NUMBER.pack_into(self._beats, _DRAINED_AT, time.monotonic() + drain_s)
 
     def _listen(self) -> None:
-        """Hear of signals before Python's own handlers do; whoever installs one takes this away.
-        What the system itself does with a signal needs no help."""
+        """Let faulthandler receive signals before Python's handlers.
+
+        Repeated, because the installation of a handler removes it. Signals with a default action of
+        the system need no help.
+        """
         for number, pipe in self._heard.items():
             if callable(signal.getsignal(number)):
                 faulthandler.unregister(number)
@@ -79,10 +82,11 @@ class Watchdog:
 def watch_runtime(
     wired: Wired, *, interrupts: tuple[int, ...] = (), to_stderr: bool = False
 ) -> Watchdog | None:
-    """Watch the loop that runs, as the settings say. Stacks go to a log in the home.
+    """Watch the running loop according to the settings. Stacks go to a log in the home.
 
-    Once for a process: a call within a chat has a loop of its own, and the chat's is watched.
-    None is returned the second time."""
+    Once per process: a call within a chat has a separate loop, and the chat's loop is watched
+    already. Then the result is None.
+    """
     if os.getpid() in _watched:
         return None
     _watched.add(os.getpid())
@@ -94,8 +98,8 @@ def watch_runtime(
 def watch(
     *, stall_s: float, stop_s: float, log: str | None, interrupts: tuple[int, ...] = ()
 ) -> Watchdog:
-    """Watch the loop that runs. After a signal of `ENDS` the process has `stop_s` to end, and
-    `stall_s` if its loop does not turn; after two of `interrupts` only the latter counts.
+    """Watch the running loop. After a signal of `ENDS` the process has `stop_s` to end, or
+    `stall_s` if its loop is stuck; after two of `interrupts` only the latter applies.
 
     `log` is a file for stacks; None: stderr.
     """
@@ -120,9 +124,9 @@ def watch(
 
 
 def _become(guard: _Guard, stalled: int, ended: int, interrupted: int) -> NoReturn:
-    """In the child: nothing of the parent's is touched, and nothing comes back."""
+    """In the child: run the watchdog. Never returns, and touches nothing of the parent."""
     try:
-        gc.disable()  # what is the parent's is not to be closed here
+        gc.disable()  # objects of the parent must not be closed here
         signal.set_wakeup_fd(-1)
         for number in (*ENDS, signal.SIGPIPE):
             faulthandler.unregister(number)
@@ -135,7 +139,7 @@ def _become(guard: _Guard, stalled: int, ended: int, interrupted: int) -> NoRetu
         if guard.log is not None:
             os.dup2(nothing, 2)
         for each in {*map(int, os.listdir("/dev/fd"))} - {0, 1, 2, stalled, ended, interrupted}:
-            with suppress(OSError):  # the directory itself, which is closed by now
+            with suppress(OSError):  # the directory descriptor itself, already closed
                 os.close(each)
         guard.run(stalled, ended, interrupted)
     finally:
@@ -143,7 +147,7 @@ def _become(guard: _Guard, stalled: int, ended: int, interrupted: int) -> NoRetu
 
 
 def _read(pipe: int) -> bytes:
-    """One stack, which comes in many pieces. Nothing: the other end is closed."""
+    """Read one stack, which arrives in many pieces. Empty: the other end is closed."""
     text = b""
     more = select.poll()
     more.register(pipe, select.POLLIN)
@@ -167,10 +171,10 @@ class _Guard:
         self._interrupted_at: float | None = None
         self._interrupts = 0
         self._stack = b""
-        """Where it was when signals came."""
+        """The stacks when signals arrived."""
 
     def run(self, stalled: int, ended: int, interrupted: int) -> None:
-        """Until the parent has ended, or is ended here."""
+        """Run until the parent ends, or is killed here."""
         poll = select.poll()
         for pipe in (stalled, ended, interrupted):
             poll.register(pipe, select.POLLIN)
@@ -203,7 +207,7 @@ class _Guard:
             self._interrupts += max(text.count(_A_DUMP), 1)
 
     def _problem(self, now: float) -> str | None:
-        """Why the parent is to be ended now."""
+        """Return why the parent must be killed now, if it must."""
         turned = float(_NUMBER.unpack_from(self._beats, 0)[0])
         is_stuck = now - turned > self._stall_s + _BEAT_S
         if self._ended_at is not None:

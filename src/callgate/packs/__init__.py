@@ -1,16 +1,16 @@
-"""What a package of tools may import, beside the names that `callgate` itself exports.
+"""Modules that a package of tools may import, besides the names that `callgate` itself exports.
 
-    tools       a package and what it gives: `Pack`, `PackTool`, `PackContext`, tables of tools
+    tools       a package and its contents: `Pack`, `PackTool`, `PackContext`, tables of tools
     files       private files in the home, files of the workspace
-    http        requests to servers elsewhere
-    addresses   which hosts are meant, and what an address is
+    http        requests to servers
+    addresses   hosts in settings, and kinds of addresses
     processes   programs that a package starts
-    speech      what is said aloud
-    settings    the tables of the packages that we ship
-    commands    commands of the command line: what they are called, what they take
-    terminal    what a command prints, and how it reads its settings
+    speech      spoken output
+    settings    the settings tables of built-in packages
+    commands    declarations of commands for the command line
+    terminal    output of commands, and access to their settings
 
-These modules are public: docs/build/packages.md says what they promise. Each only names what others
-define, and nothing of callgate imports them. A module is loaded when it is imported, so import
-`terminal`, `http` and `files` where they are used, not where a package says which tools it has.
+These modules are public: docs/build/packages.md documents their stability. Each only re-exports
+names, and nothing in callgate imports them. Some imports are slow, so import `terminal`, `http` and
+`files` where they are used, not in the module that declares the tools of a package.
 """

@@ -1,8 +1,7 @@
-"""The tables of `settings.toml` that belong to the packages which we ship."""
+"""Base classes and checks for the settings tables of built-in packages."""
 
-from callgate.tools.tables import USUAL_VARIABLES as USUAL_VARIABLES
-from callgate.tools.tables import DocumentsTable as DocumentsTable
-from callgate.tools.tables import EmbeddingsTable as EmbeddingsTable
-from callgate.tools.tables import GoogleTable as GoogleTable
-from callgate.tools.tables import MemoryTable as MemoryTable
-from callgate.tools.tables import WebTable as WebTable
+from callgate.config.load import address_problem as address_problem
+from callgate.config.load import hosts_problem as hosts_problem
+from callgate.config.schema import EmbeddingsTable as EmbeddingsTable
+from callgate.config.schema import SettingsPart as SettingsPart
+from callgate.config.schema import Table as Table

@@ -1,6 +1,6 @@
-"""What is said aloud, and who makes it heard."""
+"""Spoken output: its texts, and the interface of a speaker."""
 
-from callgate.agent.shows import Screen as Screen
-from callgate.agent.shows import Show as Show
-from callgate.core.messages import Speaker as Speaker
-from callgate.core.messages import Spoken as Spoken
+from callgate.core.content import Speaker as Speaker
+from callgate.core.content import Spoken as Spoken
+from callgate.sessions.shows import Screen as Screen
+from callgate.sessions.shows import Show as Show

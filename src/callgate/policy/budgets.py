@@ -1,10 +1,10 @@
-"""Which budgets a call is counted in, and what is decided of one that would pass a limit. Pure.
+"""Budgets in the policy: the charges of a call, and the decision about a call over budget. Pure.
 
     budgets of the settings -> charges -> the store counts -> overruns -> ask
 
-A call that sends something out is one that uses the network: its arguments are what goes out, and
-it goes to the destinations among them (`provenance.destinations`). One that names none goes to its
-tool, and a command to the hosts in its words or to wherever these say, so that neither is free.
+A call that uses the network sends its arguments to the destinations among them
+(`provenance.destinations`). A call without a named destination counts for its tool. A
+command without one counts for the hosts in its words, or else for its whole text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hashlib import sha256
 
 import msgspec
 
-from callgate.core.budgets.ledgers import (
+from callgate.core.budgets import (
     Amount,
     Charge,
     Counter,
@@ -26,7 +26,7 @@ from callgate.core.budgets.ledgers import (
     session_ledger,
     used,
 )
-from callgate.policy.decide import Decision
+from callgate.policy.decisions import Decision, Reason
 from callgate.policy.provenance.destinations import normal_destination
 from callgate.policy.rules import BUILT_IN, Budget, Origin, Outcome
 
@@ -39,14 +39,14 @@ _NOUNS = {
 
 
 class Sending(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call that uses the network sends, as far as its arguments tell."""
+    """The data that a call sends over the network, according to its arguments."""
 
     bytes_out: int
     destinations: tuple[str, ...]
 
 
 def sending(tool: str, size: int, command: str | None, values: Iterable[str]) -> Sending:
-    """`size` is that of the arguments; `values` are the destinations among them."""
+    """`size` is the size of the arguments; `values` are the destinations among them."""
     named = [normal_destination(part) for value in values for part in _parts(value)]
     if not named and command is not None:
         named = [" ".join(command.split())]
@@ -62,8 +62,10 @@ def charges(
     day: str,
     sending: Sending | None,
 ) -> tuple[Charge, ...]:
-    """What a call takes from each counter for which there is a budget; `names` are those of its
-    tool, the first of which counts."""
+    """Return the charges of a call to each counter with a budget.
+
+    `names` are the names of its tool; the first one names the counter.
+    """
     limits: dict[tuple[str, str], dict[Amount, int]] = {}
     for budget in budgets:
         if budget.tool is None or budget.tool in names:
@@ -88,7 +90,7 @@ def charges(
 def over_budget(
     decision: Decision, overruns: tuple[Overrun, ...], names: tuple[str, ...]
 ) -> Decision:
-    """What is decided of a call that would pass limits: no yes but a person's, for it alone."""
+    """Return the decision for a call that would exceed limits: it needs its own approval."""
     first = overruns[0]
     per = "session" if first.ledger.startswith("session/") else "day"
     origin = next(
@@ -100,17 +102,17 @@ def over_budget(
         ),
         BUILT_IN,
     )
-    return _ask(decision, "budget", " ".join(map(_sentence, overruns)), origin)
+    return _ask(decision, Reason.BUDGET, " ".join(map(_sentence, overruns)), origin)
 
 
 def budget_unknown(decision: Decision, problem: str) -> Decision:
-    """What is decided while nobody can say how much is used."""
-    sentence = f"How much of the budgets is used cannot be told: {problem}."
-    return _ask(decision, "budget_unknown", sentence, decision.budgets[0].origin)
+    """Return the decision while the used amount is unknown."""
+    sentence = Reason.BUDGET_UNKNOWN.sentence.format(problem=problem)
+    return _ask(decision, Reason.BUDGET_UNKNOWN, sentence, decision.budgets[0].origin)
 
 
 def usage(charges: Iterable[Charge], ledgers: Mapping[str, Ledger]) -> list[str]:
-    """How much of each budget is used, in words."""
+    """Return the used part of each budget, in words."""
     lines = []
     for charge in charges:
         ledger = of_day(ledgers.get(charge.ledger, Ledger()), charge.day)
@@ -123,7 +125,7 @@ def usage(charges: Iterable[Charge], ledgers: Mapping[str, Ledger]) -> list[str]
     return lines
 
 
-def _ask(decision: Decision, reason: str, sentence: str, origin: Origin) -> Decision:
+def _ask(decision: Decision, reason: Reason, sentence: str, origin: Origin) -> Decision:
     asked_anyway = decision.outcome is Outcome.ASK
     return msgspec.structs.replace(
         decision,
@@ -150,11 +152,11 @@ def _where(ledger: str, tool: str) -> str:
 
 
 def _parts(value: str) -> list[str]:
-    """The recipients of a text that lists several, without the names before their addresses."""
+    """Split a list of recipients, and remove the names before their addresses."""
     if "://" in value:
         return [value]
-    parts = [part for part in re.split(r"[,;]", value) if part.strip()] or [value]
-    return [found[1] if (found := _MAILBOX.search(part)) else part for part in parts]
+    addresses = [part for part in re.split(r"[,;]", value) if part.strip()] or [value]
+    return [found[1] if (found := _MAILBOX.search(part)) else part for part in addresses]
 
 
 def _hash(text: str) -> str:

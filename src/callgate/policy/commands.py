@@ -1,24 +1,31 @@
-"""What a shell command line says it will run, and what a list of rules says about that.
+"""Shell command lines and rules: the verdict of rules, and the rules that an approval can save.
 
     text -> read_command -> ParsedCommand -> judge(rules) -> Judgement
 
-Every command of a line is judged alone and the strictest answer counts: deny, then ask,
-then no rule at all, then allow. A line is allowed only if it is understood completely and
-an allowing rule covers every command in it, and nothing but commands: a file that is read
-or written by redirection, or a variable that is set, is in no rule. Rules that restrict
-also look at what could be made out of a line that is not understood, and behind wrappers.
+Every command of a line is evaluated alone, and the strictest result counts: deny, ask, no rule,
+allow. A line is allowed only if it is understood completely, an allowing rule covers every command
+in it, and it has only commands: no rule covers a redirection to a file or a variable assignment.
+Restricting rules also match the recognized parts of an unclear line, and commands behind wrappers.
+A list of denied commands is not a boundary, because it can be evaded; the sandbox is one.
 
-Nothing here is a wall. A list of denied commands can always be got around; the sandbox is
-what holds.
+    git commit -m 'Fix it'   ->  git commit -m 'Fix it'       exactly these words
+                                 git commit -m ?*             git commit -m <one text>
+
+A proposed wider pattern keeps the program, its subcommand and its options. A wildcard replaces only
+a value with a known meaning: a message, a path, a name. It covers one word, never an option; a
+path or name does not begin with `/`, `@`, `+` or `:` and has no `..`. For a command outside the
+table `_SHAPES` the proposal has exactly its words, and the table excludes programs that execute
+arbitrary code. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
+from callgate.policy.rules import Proposal
 from callgate.policy.shell_patterns import (
     CommandPattern,
     matches,
@@ -28,8 +35,7 @@ from callgate.policy.shell_patterns import (
     touches,
 )
 from callgate.policy.shell_reader import read_command
-from callgate.policy.shell_reading import TooMuch
-from callgate.policy.shell_values import Doubt, ParsedCommand, Redirect, Segment
+from callgate.policy.shell_values import Doubt, ParsedCommand, Redirect, Segment, TooMuch
 from callgate.policy.shell_wrappers import commands_within
 
 __all__ = [
@@ -50,39 +56,39 @@ __all__ = [
 
 Outcome = Literal["allow", "ask", "deny"]
 Rules = Sequence[tuple[CommandPattern, str]]
-"""Patterns with what they say: `allow`, `ask` or `deny`."""
+"""Patterns with their outcome: `allow`, `ask` or `deny`."""
 
 _OUTCOMES: dict[str, Outcome] = {"allow": "allow", "ask": "ask", "deny": "deny"}
 _STRICTNESS: dict[Outcome | None, int] = {"allow": 0, None: 1, "ask": 2, "deny": 3}
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What the rules say about one command of a line."""
+    """The verdict of the rules about one command of a line."""
 
     segment: Segment
     outcome: Outcome | None = None
-    """None where no rule speaks about it."""
+    """None if no rule matches."""
     rule: int | None = None
-    """The position of the rule that matched; None where no rule made the outcome."""
+    """The position of the matching rule; None if no rule determined the outcome."""
     reason: str = ""
-    """For a person, where no rule made the outcome."""
+    """Reason for a person, if no rule determined the outcome."""
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """What the rules say about a whole line."""
+    """The verdict of the rules about a whole line."""
 
     outcome: Outcome | None
-    """None where no rule decides: what would be done without command rules is done."""
+    """None if no rule decides: the outcome is the same as without command rules."""
     rules: tuple[int, ...]
-    """Positions of the rules that made the outcome; empty where a doubt or a limit did."""
+    """Positions of the deciding rules; empty if a doubt or a limit decided."""
     sentence: str
-    """Why, for a person."""
+    """The reason, for a person."""
     verdicts: tuple[Verdict, ...] = ()
     doubts: tuple[Doubt, ...] = ()
 
 
 def judge(parsed: ParsedCommand, rules: Rules) -> Judgement:
-    """Judge every command of a line by every rule; the strictest answer counts."""
+    """Evaluate all rules for every command of a line; the strictest result counts."""
     known = _checked(rules)
     if parsed.too_long:
         return _over_limit(parsed)
@@ -108,7 +114,7 @@ def _checked(rules: Rules) -> list[tuple[CommandPattern, Outcome]]:
     try:
         return [(pattern, _OUTCOMES[outcome]) for pattern, outcome in rules]
     except KeyError as error:
-        raise ValueError(f"a rule says allow, ask or deny, not {error}") from None
+        raise ValueError(f"the decision of a rule is allow, ask or deny, not {error}") from None
 
 
 def _over_limit(parsed: ParsedCommand) -> Judgement:
@@ -140,7 +146,7 @@ def _judge_segment(segment: Segment, rules: list[tuple[CommandPattern, Outcome]]
 
 
 def _uncovered(segment: Segment) -> str:
-    """What a segment does beside running its words, which no rule speaks about."""
+    """Return the effect of a segment that rules do not cover, such as a redirection."""
     if segment.assignments:
         return "it sets a variable"
     for redirect in segment.redirects:
@@ -158,10 +164,10 @@ def _sentence(
 ) -> str:
     for verdict in deciding:
         if verdict.rule is None and verdict.reason:
-            return f"{_clip(verdict.segment.text)} asks, because {verdict.reason}."
+            return f"{_clip(verdict.segment.text)} needs approval, because {verdict.reason}."
         if verdict.rule is not None and outcome is not None:
             pattern = rules[verdict.rule][0]
-            words = {"allow": "allows", "ask": "asks about", "deny": "denies"}[outcome]
+            words = {"allow": "allows", "ask": "requires approval for", "deny": "denies"}[outcome]
             return f"The rule {_clip(str(pattern))} {words} {_clip(verdict.segment.text)}."
     if outcome == "ask":
         return f"It is not fully understood: it contains {'; '.join(parsed.doubts)}."
@@ -169,7 +175,7 @@ def _sentence(
 
 
 def _clip(text: str) -> str:
-    """A piece of a command for a sentence: short, and with nothing invisible in it."""
+    """Return a part of a command for a sentence: short, with invisible characters escaped."""
     return repr(text if len(text) <= 80 else text[:60] + "…" + text[-19:])
 
 
@@ -178,24 +184,24 @@ _ANY_ARGUMENTS = frozenset(
     | {"cmp", "comm", "basename", "dirname", "realpath", "readlink", "pwd", "echo", "which"}
     | {"id", "uname", "whoami", "md5sum", "sha1sum", "sha256sum", "cksum"}
 )
-"""Programs that no argument can make write a file or run another program."""
+"""Programs that never write a file or run another program, with any arguments."""
 _ANY_ARGUMENTS_AFTER = {
     "git": frozenset({"status", "rev-parse", "ls-files", "ls-tree", "merge-base", "describe"}),
 }
-"""The same for one of their subcommands. `git log` is not here: `--output` writes a file."""
+"""Their subcommands with this property. `git log` is not here: `--output` writes a file."""
 _READS_COMMANDS = frozenset(
     {"sh", "bash", "dash", "zsh", "ksh", "fish", "python", "python3", "node", "deno", "bun"}
     | {"perl", "ruby", "php", "lua", "psql", "mysql", "sqlite3", "osascript"}
 )
 _ALWAYS_READ_COMMANDS = frozenset({"xargs", "parallel", "at", "batch"})
-"""Programs that take from their input what they are to run."""
+"""Programs that read commands from standard input."""
 
 
 def generalise(parsed: ParsedCommand) -> str | None:
-    """The pattern to suggest for a saved rule: as wide as is safe, which is mostly not wide.
+    """Return the pattern to suggest for a saved rule: as wide as is safe, which is rarely wide.
 
-    None where no pattern says what the person saw: more than one command, a doubt, a
-    redirection, or a program that is told by its input what to do.
+    Return None if no pattern describes the command: it has several commands, a doubt or a
+    redirection, or its program reads commands from standard input.
     """
     if parsed.doubts or len(parsed.segments) != 1:
         return None
@@ -222,3 +228,147 @@ def _told_by_input(argv: tuple[str, ...]) -> bool:
         return True  # also `docker exec -i box sh`
     operands = [word for word in arguments if not word.startswith("-")]
     return name in _READS_COMMANDS and (not operands or "-" in arguments or "-s" in arguments)
+
+
+_EXACT = "exactly these words"
+_MOST_OPERANDS = 8
+_NOT_RELATIVE = ("-", "/", "@", "+", ":")
+_RELATIVE = "[!/@+:]*"
+"""Excludes `@FILE` (more arguments from a file), `+NAME` (another toolchain, for Rust programs)
+and `:/` (the whole repository, for git).
+"""
+
+
+class _Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """The variable parts in equivalent runs of one program."""
+
+    options: frozenset[str] = frozenset()
+    """Options that stay as written. With any other option only the exact words are proposed."""
+    values: frozenset[str] = frozenset()
+    """Options whose value, the next word, stays too."""
+    texts: frozenset[str] = frozenset()
+    """Options with a free text as value: it is stored, never executed."""
+    operand: Literal["path", "name", "none"] = "none"
+    """Kind of operands that a wildcard can replace."""
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_DIFF = _words("--stat --cached --staged --name-only --name-status -w --no-color --numstat")
+_LOG = _DIFF | _words("-p --oneline --graph --all -1 -2 -3 -5 -10 -20 -n1 -n5 -n10 --no-merges")
+_LINT = _words("--fix --quiet -q --check --diff --write -w --no-cache --strict --list-different")
+
+_SHAPES: Mapping[str, _Shape] = {
+    "git commit": _Shape(
+        options=_words("-a --all -q --quiet -s --signoff --no-edit"),
+        texts=_words("-m -am --message"),
+    ),
+    "git add": _Shape(options=_words("-A -u -v --all --update --"), operand="path"),
+    "git stash push": _Shape(options=_words("-u -q"), texts=_words("-m --message")),
+    "git switch": _Shape(options=_words("-q --quiet -c --create"), operand="name"),
+    "git diff": _Shape(options=_DIFF | {"--"}, operand="name"),
+    "git log": _Shape(options=_LOG | {"--"}, operand="name"),
+    "git show": _Shape(options=_LOG, operand="name"),
+    "git blame": _Shape(options=_words("-w -s"), operand="path"),
+    "pytest": _Shape(
+        options=_words(
+            "-q -v -vv -x -s -l --lf --ff --sw -ra -rA --tb=short --tb=long --tb=line --tb=no"
+            " --no-header --maxfail=1 --exitfirst --quiet --verbose --last-failed"
+        ),
+        values=_words("-k -m -n --maxfail --tb"),
+        operand="path",
+    ),
+    "go test": _Shape(options=_words("-v -race -short -count=1 -cover"), operand="path"),
+    "go vet": _Shape(operand="path"),
+    "go build": _Shape(options=_words("-v -race"), operand="path"),
+    "cargo test": _Shape(options=_words("-q --release --workspace --all --lib"), operand="name"),
+    "ruff check": _Shape(options=_LINT, operand="path"),
+    "ruff format": _Shape(options=_LINT, operand="path"),
+    "black": _Shape(options=_LINT, operand="path"),
+    "isort": _Shape(options=_LINT, operand="path"),
+    "mypy": _Shape(options=_LINT, operand="path"),
+    "flake8": _Shape(operand="path"),
+    "gofmt": _Shape(options=_words("-l -w -d -s"), operand="path"),
+    "rustfmt": _Shape(options=_words("--check"), operand="path"),
+    "prettier": _Shape(options=_LINT, operand="path"),
+    "eslint": _Shape(options=_LINT, operand="path"),
+    "mkdir": _Shape(options=_words("-p -v"), operand="path"),
+    "touch": _Shape(operand="path"),
+}  # fmt: skip
+"""By program and subcommand. Their options never name a program, a configuration or an output."""
+
+
+def proposals(parsed: ParsedCommand, *, network: bool = False) -> tuple[Proposal, ...]:
+    """Return patterns to propose for a command, the narrowest first.
+
+    None if no pattern describes the command. For a command with network access, only the exact
+    words are proposed.
+    """
+    suggested = generalise(parsed)
+    if suggested is None:
+        return ()
+    argv = parsed.segments[0].argv
+    exact = Proposal(" ".join(map(quote, argv)), _EXACT)
+    found = [exact]
+    if not network:
+        if suggested != exact.pattern:
+            found.append(Proposal(suggested, f"{suggested[:-2]} <any options and arguments>"))
+        elif (wider := _wider(argv)) is not None:
+            found.append(wider)
+    return tuple(each for each in found if _covers(each.pattern, parsed))
+
+
+def _covers(pattern: str, parsed: ParsedCommand) -> bool:
+    return judge(parsed, [(parse_pattern(pattern), "allow")]).outcome == "allow"
+
+
+def _wider(argv: Sequence[str]) -> Proposal | None:
+    """Return the pattern with wildcards for values, or None if a word has no known meaning."""
+    for count in (3, 2, 1):
+        shape = _SHAPES.get(" ".join(argv[:count])) if len(argv) >= count else None
+        if shape is None:
+            continue
+        words = list(_replaced(shape, argv[count:]))
+        if None in words or all(each is None or each[0] == each[1] for each in words):
+            return None
+        fixed = [quote(each) for each in argv[:count]]
+        known = [each for each in words if each is not None]
+        return Proposal(
+            " ".join([*fixed, *(pattern for pattern, _ in known)]),
+            " ".join([*fixed, *(shown for _, shown in known)]),
+        )
+    return None
+
+
+def _replaced(shape: _Shape, words: Sequence[str]) -> Iterator[tuple[str, str] | None]:
+    """Yield each word as a pattern and as text for a person, or None for an unknown word."""
+    left = iter(words)
+    operands = 0
+    for word in left:
+        name, equals, _ = word.partition("=")
+        if word in shape.options:
+            yield quote(word), quote(word)
+        elif word in shape.values | shape.texts:
+            value = next(left, None)
+            is_value = value is not None and not value.startswith("-")
+            yield (quote(word), quote(word)) if is_value else None
+            if value is not None and word in shape.texts:
+                yield "?*", "<one text>"
+            elif value is not None:
+                yield quote(value), quote(value)
+        elif equals and name in shape.texts and name.startswith("--"):
+            yield f"{name}=*", f"{name}=<one text>"
+        elif word.startswith(_NOT_RELATIVE) or ".." in word.split("/") or shape.operand == "none":
+            yield None
+        else:
+            operands += 1
+            yield _operand(shape, word) if operands <= _MOST_OPERANDS else None
+
+
+def _operand(shape: _Shape, word: str) -> tuple[str, str]:
+    directory, slash, _ = word.partition("/")
+    if shape.operand == "path" and slash:
+        return f"{quote(directory)}/*", f"<one path in {directory}/>"
+    return _RELATIVE, f"<one {'relative path' if shape.operand == 'path' else 'name'}>"

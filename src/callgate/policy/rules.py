@@ -1,8 +1,8 @@
-"""What a policy is made of: class defaults, tools, trusted workspaces, and rules.
+"""The parts of a policy: class defaults, tools, trusted workspaces, and rules.
 
-A rule matches a call when every condition it states holds. Of the rules that match, deny
-beats ask beats allow. An `allow` must cover every place a call touches; a `deny` or an
-`ask` needs only one, and compares without regard to case, so that a case-insensitive file
+A rule matches a call when all its conditions hold. If several rules match, deny
+beats ask beats allow. An `allow` must cover every path of a call; a `deny` or an
+`ask` needs only one, and ignores case, so that a case-insensitive file
 system cannot hide a file from it.
 """
 
@@ -18,14 +18,13 @@ import msgspec
 from callgate.core.calls import CallerKind
 from callgate.core.content import Label
 from callgate.core.effects import SideEffects
-from callgate.core.resolved_paths import ResolvedPath
-from callgate.core.text.path_globs import RuleGlob
-from callgate.core.text.wildcards import Match, compile_tokens, parse_wildcards
+from callgate.core.patterns import Match, RuleGlob, compile_tokens, parse_wildcards
+from callgate.core.sessions import ResolvedPath
 from callgate.policy.shell_patterns import CommandPattern
 
 
 class PolicyMode(StrEnum):
-    """What the settings may say of an effect or of a tool."""
+    """The setting of an effect or of a tool."""
 
     AUTO = "auto"
     PROMPT_ONCE = "prompt_once"
@@ -47,7 +46,7 @@ _STRICTNESS = {Outcome.ALLOW: 0, Outcome.ASK: 1, Outcome.DENY: 2}
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a setting stands, so that a decision can name it."""
+    """Location of a setting, for messages."""
 
     file: str
     line: int | None = None
@@ -61,7 +60,7 @@ BUILT_IN = Origin("built-in default")
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """A policy word and where it was written."""
+    """A policy mode and the location of its setting."""
 
     mode: PolicyMode
     origin: Origin = BUILT_IN
@@ -70,24 +69,25 @@ class Setting(msgspec.Struct, frozen=True):
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     decision: Outcome
     tool: str | None = None
-    """A glob over the tool's name."""
+    """A glob over the name of the tool."""
     path: str | None = None
-    """A glob over the places a call touches; relative to their root, or absolute."""
+    """A glob over the paths of a call; relative to their root, or absolute."""
     command: CommandPattern | None = None
     caller: CallerKind | None = None
     arguments: Mapping[str, str] = {}
-    """Argument name to a glob over its text."""
+    """Argument names, each with a glob over its text."""
     without: tuple[str, ...] = ()
-    """Arguments that a call does not have, or has empty."""
+    """Arguments that must be absent or empty."""
     arguments_sha256: str | None = None
-    """Exactly these arguments."""
+    """Hash of the exact arguments."""
     workspace: str | None = None
-    """Only in this directory or below."""
+    """The rule applies only in this directory or below."""
     network: bool | tuple[str, ...] | None = None
-    """Whether the call asks for the network. An `allow` covers such a call only if this is
-    true, and then covers the others too. Hosts are a yes that goes no further than these."""
+    """Whether the call requests network access. An `allow` covers such a call only if this is
+    true, and then covers other calls too. A list of hosts allows only these.
+    """
     untrusted_destinations: bool = False
-    """An `allow` that holds also for destinations that untrusted content brought in."""
+    """The `allow` also covers destinations from untrusted content."""
     origin: Origin = BUILT_IN
 
     def __str__(self) -> str:
@@ -110,14 +110,21 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.decision} {', '.join(conditions)}"
 
 
+class Proposal(msgspec.Struct, frozen=True):
+    """A command pattern for a new rule, with a description of its coverage for a person."""
+
+    pattern: str
+    covers: str
+
+
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """How much may happen before a person is asked."""
+    """An amount beyond which calls need approval."""
 
     amount: str
     """`calls`, `bytes_out` or `destinations`."""
     per: Literal["session", "day"]
     tool: str | None = None
-    """None: of all tools together."""
+    """None: all tools together."""
     limit: int
     origin: Origin = BUILT_IN
 
@@ -125,31 +132,35 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool = True
     destinations: tuple[str, ...] = ()
-    """Globs of addresses, hosts and accounts to which anything may go."""
+    """Globs of addresses, hosts and accounts that are always permitted destinations."""
     labels: Mapping[Label, tuple[str, ...]] = {}
-    """Globs of tools whose output has a label, beside what they declare."""
+    """Globs of tools whose output has a label, in addition to the declared ones."""
     parameters: Mapping[str, tuple[str, ...]] = {}
-    """Tool to the parameters that say where its effect goes."""
+    """Parameters that name the destination of the effect, by tool."""
     without_conversation: bool = False
-    """Guard sessions too in which nobody tells what the user wrote."""
+    """Guard sessions whose conversation is not known, too."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     default: Mapping[SideEffects, Setting] = {}
-    """Classes left out take the built-in default; in a workspace's own file: no opinion."""
+    """Missing classes have the built-in default; in a workspace's settings: no opinion."""
     per_tool: Mapping[str, Setting] = {}
     trusted_workspaces: tuple[str, ...] = ()
-    """Absolute directories in which writes need no question."""
+    """Absolute directories in which writes need no approval."""
     trusted_origin: Origin = BUILT_IN
     trusted_workspace_overrides: Mapping[SideEffects, Setting] = {}
     rules: tuple[Rule, ...] = ()
     confirm_destructive: bool = False
-    """In mode write: ask before a destructive tool all the same."""
+    """A destructive tool needs approval even in mode write."""
+    read_commands: Setting | None = None
+    """Whether read-only commands run without approval, in the read-only sandbox without network.
+    None: only in mode guarded; in a workspace's settings: no opinion.
+    """
     guard: GuardSettings = GuardSettings()
     hosts: tuple[str, ...] | None = None
-    """In a workspace's own file: no command reaches any other. None: no opinion."""
+    """In a workspace's settings: commands reach only these hosts. None: no opinion."""
     budgets: tuple[Budget, ...] = ()
-    """Each of them holds, so that a workspace's own can only narrow."""
+    """All of them apply, so the budgets of a workspace can only narrow."""
 
 
 CLASS_DEFAULTS: Mapping[SideEffects, Setting] = {
@@ -162,27 +173,29 @@ CLASS_DEFAULTS: Mapping[SideEffects, Setting] = {
 
 
 def is_within(path: str, directory: str) -> bool:
-    """Whether an absolute path is a directory or lies below it (`/ws-evil` is not in `/ws`)."""
+    """Whether an absolute path is a directory or is below it (`/ws-evil` is not in `/ws`)."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 @lru_cache(maxsize=4096)
 def compile_glob(pattern: str, *, paths: bool) -> Match:
-    """`*` and `?` stay within a path segment, `**` crosses them; elsewhere `*` is anything.
+    """Compile a glob. In paths `*` and `?` stay within a segment and `**` crosses segments;
+    elsewhere `*` matches any text.
 
-    Raises `ValueError` for a path pattern that has too many meanings."""
+    Raises `ValueError` for a path pattern with too many readings.
+    """
     return RuleGlob(pattern).matches if paths else compile_tokens(parse_wildcards(pattern))
 
 
 def glob_matches(pattern: str, text: str, *, paths: bool, fold: bool) -> bool:
-    """`paths`: as in `compile_glob`; `fold`: without regard to case."""
+    """Whether a glob matches. `paths`: as in `compile_glob`; `fold`: ignore case."""
     if fold:
         pattern, text = pattern.casefold(), text.casefold()
     return compile_glob(pattern, paths=paths)(text)
 
 
 def covers_path(rule: Rule, resolved: ResolvedPath) -> bool:
-    """Whether the rule's path glob matches this place."""
+    """Whether the rule's path glob matches this path."""
     if rule.path is None:
         return False
     text = resolved.real if rule.path.startswith("/") else resolved.relative
@@ -200,9 +213,10 @@ def rule_applies(
     arguments_sha256: str,
     network: bool = False,
 ) -> bool:
-    """Whether every condition but the command holds; commands are judged all together.
+    """Whether all conditions except the command hold; commands are evaluated together elsewhere.
 
-    `tools` is the tool's name and its aliases: a rule about one of them is about the tool."""
+    `tools` is the tool's name and its aliases: a rule about one of them applies to the tool.
+    """
     fold = rule.decision is not Outcome.ALLOW
     if rule.tool is not None and not any(
         glob_matches(rule.tool, tool, paths=False, fold=fold) for tool in tools
@@ -223,9 +237,20 @@ def rule_applies(
     if any(arguments.get(name) not in _EMPTY for name in rule.without):
         return False
     return all(
-        name in arguments and glob_matches(glob, _as_text(arguments[name]), paths=False, fold=fold)
+        name in arguments
+        and glob_matches(glob, _as_text(arguments[name]), paths=False, fold=fold)
+        and (fold or not reaches_inside(glob, name, arguments[name]))
         for name, glob in rule.arguments.items()
     )
+
+
+def reaches_inside(glob: str, name: str, value: Any) -> bool:
+    """Whether a host has private addresses (`private:NAME`), which a glob does not mention.
+
+    The owner of a name decides where it leads, so a glob for names covers public addresses only."""
+    prefix = "private:"
+    is_private = name == "host" and isinstance(value, str) and value.startswith(prefix)
+    return is_private and not glob.startswith(prefix)
 
 
 def _covers_network(rule: Rule, network: bool) -> bool:

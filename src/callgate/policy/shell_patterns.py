@@ -1,11 +1,11 @@
 """Patterns over the words of one command, as rules write them: `git log *`, `rm -rf *`.
 
-A pattern is a list of words. A last word `*` stands for any further words, none included;
-without it the words are all there may be. Elsewhere `*`, `?` and `[...]` match within one
-word, and quotes or a backslash take their meaning away.
+A pattern is a list of words. A last word `*` matches any further words, including none;
+without it no more words are allowed. Elsewhere `*`, `?` and `[...]` match within one
+word, and quotes or a backslash make them literal.
 
-An allowing rule reads narrowly (`matches`), a restricting one widely (`touches`): what one
-may not miss is not what the other may presume.
+An allowing rule matches narrowly (`matches`), a restricting one widely (`touches`): the first must
+not assume too much, the second must not miss anything.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from functools import lru_cache
 
 import msgspec
 
-from callgate.core.text import wildcards
+from callgate.core import patterns
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _PLAIN = re.compile(r"[^\s'\"\\;&|<>()`*?\[]+")
 _SAFE = re.compile(r"[A-Za-z0-9_@%+=:,./^~-]+")
 _CLASS = re.compile(r"\[[!^]?\]?[^\]\s]*\]")
 _FEW_LETTERS = 4
-"""More different letters than this are one long option, such as -march or -delete."""
+"""An option with more different letters is one long option, such as -march or -delete."""
 
 
 def program_name(word: str) -> str:
-    """The name of a program without its directory, in lower case as some systems find it."""
+    """Return a program's name without its directory, in lower case, as some systems find it."""
     return word.rpartition("/")[2].casefold()
 
 
 class Token(msgspec.Struct, frozen=True):
-    """One word of a pattern: the word itself, or wildcards for it."""
+    """One word of a pattern: literal text, or wildcards."""
 
     literal: str
-    wildcards: tuple[wildcards.Token, ...] | None = None
+    wildcards: tuple[patterns.Token, ...] | None = None
 
     def covers(self, word: str) -> bool:
-        """Narrowly: a wildcard makes neither an option nor a way out of a directory."""
+        """Match narrowly: a wildcard matches neither an option nor a path with `..`."""
         if self.wildcards is None:
             return word == self.literal
         if word.startswith("-") and not self.literal.startswith("-"):
@@ -52,7 +52,7 @@ class Token(msgspec.Struct, frozen=True):
         return _compile(self.wildcards)(word)
 
     def reaches_program(self, word: str) -> bool:
-        """Also by another path, and in another case, as some file systems do not mind."""
+        """Match widely: also with another path or another case, which some file systems ignore."""
         if self.reaches(word):
             return True
         name = program_name(word)
@@ -66,19 +66,19 @@ class CommandPattern(msgspec.Struct, frozen=True):
     """As written."""
     tokens: tuple[Token, ...]
     rest: bool
-    """Any further words may follow."""
+    """Whether any further words may follow."""
 
     def __str__(self) -> str:
         return self.text
 
 
 @lru_cache(maxsize=4096)
-def _compile(tokens: tuple[wildcards.Token, ...], *, ignore_case: bool = False) -> wildcards.Match:
-    return wildcards.compile_tokens(tokens, ignore_case=ignore_case)
+def _compile(tokens: tuple[patterns.Token, ...], *, ignore_case: bool = False) -> patterns.Match:
+    return patterns.compile_tokens(tokens, ignore_case=ignore_case)
 
 
 def matches(pattern: CommandPattern, argv: tuple[str, ...]) -> bool:
-    """Whether these words are what the pattern says, and nothing more."""
+    """Whether the pattern matches exactly these words."""
     tokens = pattern.tokens
     if len(argv) < len(tokens) or (len(argv) > len(tokens) and not pattern.rest):
         return False
@@ -101,7 +101,7 @@ def touches(pattern: CommandPattern, argv: tuple[str, ...]) -> bool:
 
 
 def _touches_in_any_order(tokens: tuple[Token, ...], words: tuple[str, ...]) -> bool:
-    """`-rf` is also `-r -f` and `-fr`; an option before the first word may have a value."""
+    """Match `-rf` with `-r -f` and `-fr` too; an option before the first word may have a value."""
     options = [word for word in words if word.startswith("-")]
     names = [word.partition("=")[0] for word in options]
     letters = frozenset[str]().union(*map(_cluster, options))
@@ -128,7 +128,7 @@ def _touches_in_any_order(tokens: tuple[Token, ...], words: tuple[str, ...]) -> 
 
 
 def _cluster(option: str) -> frozenset[str]:
-    """The letters of short options written together; empty for a long one."""
+    """Return the letters of combined short options; empty for a long option."""
     letters = frozenset(option[1:])
     if option[1:].isalpha() and len(letters) <= _FEW_LETTERS:
         return letters
@@ -136,7 +136,7 @@ def _cluster(option: str) -> frozenset[str]:
 
 
 def parse_pattern(text: str) -> CommandPattern:
-    """Read a pattern; a `ValueError` says what is wrong with it and where."""
+    """Parse a pattern. Raises `ValueError` with the problem and its position."""
     for number, char in enumerate(text, 1):
         if not char.isprintable() and char not in "\t\n":
             raise ValueError(f"at character {number}: an invisible or control character")
@@ -152,12 +152,12 @@ def parse_pattern(text: str) -> CommandPattern:
         raise ValueError("a command pattern is empty")
     if _ASSIGNMENT.match(tokens[0].literal):
         raise ValueError("at character 1: a pattern begins with the program, not a variable")
-    rest = tokens[-1].wildcards == (wildcards.STAR,)
-    return CommandPattern(text, tuple(tokens[:-1] if rest else tokens), rest)
+    is_open = tokens[-1].wildcards == (patterns.STAR,)
+    return CommandPattern(text, tuple(tokens[:-1] if is_open else tokens), is_open)
 
 
 def quote(word: str) -> str:
-    """A word as a pattern that means exactly this word."""
+    """Quote a word as a pattern that matches exactly this word."""
     if _SAFE.fullmatch(word):
         return word
     return "'" + word.replace("'", "'\\''") + "'"
@@ -165,18 +165,18 @@ def quote(word: str) -> str:
 
 def _parse_token(text: str, at: int) -> tuple[Token, int]:
     literal: list[str] = []
-    tokens: list[wildcards.Token] = []
+    tokens: list[patterns.Token] = []
     wild = False
     while at < len(text) and text[at] not in " \t":
         piece, found, at = _parse_piece(text, at)
         literal.append(piece)
-        wild = wild or found is None or isinstance(found, wildcards.OneOf)
+        wild = wild or found is None or isinstance(found, patterns.OneOf)
         tokens += [found] if found != piece else piece
     return Token("".join(literal), tuple(tokens) if wild else None), at
 
 
-def _parse_piece(text: str, at: int) -> tuple[str, wildcards.Token, int]:
-    """One piece of a word: its text, the wildcard that it is or its text again, its end."""
+def _parse_piece(text: str, at: int) -> tuple[str, patterns.Token, int]:
+    """Parse one piece of a word. Return its text, its wildcard (or the text again) and its end."""
     if run := _PLAIN.match(text, at):
         return run.group(), run.group(), run.end()
     char = text[at]
@@ -184,9 +184,9 @@ def _parse_piece(text: str, at: int) -> tuple[str, wildcards.Token, int]:
         end = at + 1
         while text.startswith("*", end):
             end += 1
-        return "*", wildcards.STAR, end
+        return "*", patterns.STAR, end
     if char == "?":
-        return "?", wildcards.ANY, at + 1
+        return "?", patterns.ANY, at + 1
     if char == "[":
         return _parse_class(text, at)
     if char in "'\"":
@@ -198,23 +198,23 @@ def _parse_piece(text: str, at: int) -> tuple[str, wildcards.Token, int]:
     if char in ";&|<>()`":
         raise ValueError(
             f"at character {at + 1}: {char} can never match, because every command of a line"
-            " is judged alone; quote it if the word itself contains it"
+            " is evaluated alone; quote it if the word itself contains it"
         )
-    raise ValueError(f"at character {at + 1}: {char!r} must stand in quotes")
+    raise ValueError(f"at character {at + 1}: {char!r} must be quoted")
 
 
-def _parse_class(text: str, at: int) -> tuple[str, wildcards.Token, int]:
+def _parse_class(text: str, at: int) -> tuple[str, patterns.Token, int]:
     if text[at : at + 2].strip() == "[" and (at == 0 or text[at - 1] in " \t"):
         return "[", "[", at + 1  # the command [
     match = _CLASS.match(text, at)
     if match is None:
-        raise ValueError(f"at character {at + 1}: [ is never closed; quote it if it is meant")
+        raise ValueError(f"at character {at + 1}: [ is never closed; quote a literal [")
     inside = match.group()[1:-1]
     negated = inside[:1] in ("!", "^")
-    ranges = wildcards.read_ranges(inside[negated:])
+    ranges = patterns.read_ranges(inside[negated:])
     if any(first > last for first, last in ranges):
-        raise ValueError(f"at character {at + 1}: {match.group()} is no set of characters")
-    return match.group(), wildcards.character_class(ranges, negated=negated), match.end()
+        raise ValueError(f"at character {at + 1}: {match.group()} is not a valid character set")
+    return match.group(), patterns.character_class(ranges, negated=negated), match.end()
 
 
 def _parse_quotes(text: str, at: int) -> tuple[str, str, int]:

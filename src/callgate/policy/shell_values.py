@@ -1,7 +1,8 @@
-"""What a reading of a shell command line consists of: segments, redirections and doubts."""
+"""Result and state of reading a shell command line: segments, redirections and doubts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
@@ -9,13 +10,13 @@ import msgspec
 MAX_CHARACTERS = 65_536
 MAX_SEGMENTS = 1_000
 MAX_TOKENS = 8_192
-"""Words, operators and nested texts together."""
+"""Total number of words, operators and nested texts."""
 MAX_DEPTH = 20
-"""Beyond any of these nobody can review a command: it is denied, not asked about."""
+"""A command beyond any of these limits cannot be reviewed: it is denied without a question."""
 
 
 class Doubt(StrEnum):
-    """Why a command is not (fully) understood. The value completes "it contains ..."."""
+    """Reason why a command is not (fully) understood. The value completes "it contains ..."."""
 
     TOO_LONG = "more than can be reviewed: too long, too many commands or nested too deeply"
     INVISIBLE = "a control character, or one that is invisible or looks like a blank"
@@ -45,15 +46,15 @@ class Doubt(StrEnum):
 class Redirect(msgspec.Struct, frozen=True):
     operator: str
     target: str | None
-    """The word after the operator; None where it is missing or not literal."""
+    """The word after the operator; None if it is missing or not literal."""
     writes: bool = False
-    """The target is a file, and it is created or changed."""
+    """The redirection creates or changes the file `target`."""
     descriptor: str = ""
     """The number before the operator, as written."""
 
     @property
     def harmless(self) -> bool:
-        """Nothing but the three standard streams and /dev/null is involved."""
+        """Whether only the three standard streams and /dev/null are involved."""
         if self.operator in (">&", "<&"):
             return self.target in ("0", "1", "2")
         return self.target == "/dev/null" and not self.operator.startswith("<<")
@@ -65,27 +66,27 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     """As written in the command line."""
     argv: tuple[str, ...]
-    """The words after quote removal. What a shell would still replace stays as written."""
+    """The words after quote removal. Text that a shell would expand is unchanged."""
     literal: bool = True
-    """Every word of `argv` is exactly what the program would be given."""
+    """Whether the program would receive exactly the words of `argv`."""
     redirects: tuple[Redirect, ...] = ()
     assignments: tuple[str, ...] = ()
     joined_by: str = ""
     """The operator before it: one of ; & && || | newline, or nothing for the first."""
     nested: bool = False
-    """It stands in a substitution or in parentheses of another one."""
+    """Whether it is inside a substitution or parentheses of another segment."""
     emptied: tuple[str, ...] = ()
-    """`argv` as it would be if every replacement came out empty; only where not literal."""
+    """`argv` if all expansions were empty; only if not literal."""
     inputs: tuple[str, ...] = ()
-    """Texts that reach its input: here-documents, here-strings, what echo pipes into it."""
+    """Texts for its standard input: here-documents, here-strings, text that echo pipes into it."""
 
 
 class ParsedCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole command line. Without doubts, `segments` is exactly what a shell would run."""
+    """A whole command line. If there are no doubts, a shell would run exactly `segments`."""
 
     text: str
     segments: tuple[Segment, ...]
-    """In the order of their beginnings. With doubts: as many as could be made out."""
+    """In the order of their starts. If there are doubts: the recognized ones."""
     doubts: tuple[Doubt, ...] = ()
 
     @property
@@ -95,3 +96,51 @@ class ParsedCommand(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def too_long(self) -> bool:
         return Doubt.TOO_LONG in self.doubts
+
+
+class TooMuch(Exception):
+    """A limit is exceeded; parsing stops."""
+
+
+class Reading:
+    """The state of one pass over one text: position and doubts."""
+
+    __slots__ = ("arithmetic", "depth", "doubts", "pos", "read_nested", "read_text", "text")
+
+    def __init__(
+        self,
+        text: str,
+        depth: int,
+        doubts: dict[Doubt, None],
+        read_nested: Callable[[Reading], None],
+        read_text: Callable[[Reading, str], None],
+    ) -> None:
+        self.text = text
+        self.pos = 0
+        self.depth = depth
+        self.doubts = doubts
+        self.read_nested = read_nested
+        """Parses the commands up to and including the next `)`."""
+        self.read_text = read_text
+        """Parses another text, such as the inside of backticks, as commands."""
+        self.arithmetic = False
+        """`((` or `[` occurred, so `#` and `<<` may be arithmetic and must hide nothing."""
+
+    def doubt(self, doubt: Doubt) -> None:
+        self.doubts[doubt] = None
+
+    def enter(self) -> None:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise TooMuch
+
+    def exit(self) -> None:
+        self.depth -= 1
+
+
+class Word(msgspec.Struct, frozen=True):
+    text: str
+    literal: bool
+    quoted: bool
+    """Whether a part of it is quoted: then it is neither a keyword nor a number before a `>`."""
+    emptied: tuple[str, ...]

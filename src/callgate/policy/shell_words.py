@@ -1,10 +1,10 @@
-"""Reads one shell word, the way bash and dash both would, or notes why it cannot.
+"""Parse one shell word as both bash and dash would, or note why this is impossible.
 
-A word that only bash or only dash would read so is a doubt, and so is a word whose value
-depends on anything but the text. Where there is a doubt the reading goes on as well as it
-can, because a denied command must be recognised inside a command that is not understood.
+A word that only one of them would parse this way is a doubt, and so is a word whose value depends
+on more than the text. After a doubt, parsing continues as well as possible, because a denied
+command must be recognized inside a command that is not understood.
 
-Every function moves `Reading.pos` forward and never back, so a reading is linear.
+Every function only moves `Reading.pos` forward, so parsing is linear.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from callgate.policy.shell_reading import Reading, Word
-from callgate.policy.shell_values import Doubt
+from callgate.policy.shell_values import Doubt, Reading, Word
 
 WORD_END = frozenset(" \t\n;&|<>()")
 
@@ -29,11 +28,11 @@ _ANSI_C_ESCAPE = re.compile(
 )
 _ANSI_C_LETTERS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b"}
 _BREAK = "\0"
-"""Marks in an emptied word where an expansion of IFS would split it."""
+"""Marks in an emptied word the points at which an expansion of IFS would split it."""
 
 
 class _Draft:
-    """A word while it is read."""
+    """A word during parsing."""
 
     __slots__ = ("brace", "emptied", "literal", "pieces", "quoted", "start")
 
@@ -50,7 +49,7 @@ class _Draft:
         self.emptied.append(text)
 
     def add_expansion(self, source: str) -> None:
-        """The shell would put something else here."""
+        """Add text that the shell would replace."""
         self.literal = False
         self.pieces.append(source)
 
@@ -67,7 +66,7 @@ class _Draft:
 
 
 def read_word(reading: Reading) -> Word:
-    """Read from the current position, which is no blank and no operator, to the word's end."""
+    """Parse from the current position, which is not a blank or operator, to the end of the word."""
     text, end = reading.text, len(reading.text)
     draft = _Draft(reading.pos)
     while reading.pos < end:
@@ -83,7 +82,7 @@ def read_word(reading: Reading) -> Word:
 
 
 def read_here_document(reading: Reading) -> None:
-    """Find the commands in a here-document whose delimiter was not quoted."""
+    """Find the commands in a here-document with an unquoted delimiter."""
     scrap = _Draft(0)
     while reading.pos < len(reading.text):
         _quoted_piece(reading, scrap)
@@ -115,7 +114,7 @@ def _double_quotes(reading: Reading, draft: _Draft) -> None:
 
 
 def _quoted_piece(reading: Reading, draft: _Draft) -> None:
-    """One piece of what stands between double quotes; nothing at a double quote."""
+    """Parse one piece of text inside double quotes; stops at a double quote."""
     text, pos = reading.text, reading.pos
     if run := _PLAIN_IN_QUOTES.match(text, pos):
         draft.add(run.group())
@@ -251,7 +250,7 @@ def _decode_escape(match: re.Match[str]) -> str:
 
 
 def _pass_over(reading: Reading, closer: str, quoted: bool) -> None:
-    """Go to the end of `${...}` or `$[...]`, reading the commands inside."""
+    """Skip to the end of `${...}` or `$[...]`, and parse the commands inside."""
     text, end = reading.text, len(reading.text)
     scrap = _Draft(reading.pos)
     reading.enter()

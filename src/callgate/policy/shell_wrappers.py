@@ -1,8 +1,8 @@
-"""Finds the commands that a command runs for someone else: behind sudo, in `sh -c`, in find.
+"""Find the commands inside a command: behind sudo, in `sh -c`, in find.
 
-Only rules that restrict look here. A wrapper is never looked through to allow something:
-what `sudo ls` does is not what `ls` does. The table need not be complete to be useful, and
-cannot be: an option it does not know is taken both as a flag and as one with a value.
+Only restricting rules use this. An allowing rule never looks through a wrapper: `sudo ls` does not
+have the effect of `ls`. The table cannot be complete: an option that it does not contain is tried
+both as a flag and as an option with a value.
 """
 
 from __future__ import annotations
@@ -13,21 +13,20 @@ import msgspec
 
 from callgate.policy.shell_patterns import program_name
 from callgate.policy.shell_reader import read_command
-from callgate.policy.shell_reading import TooMuch
-from callgate.policy.shell_values import Segment
+from callgate.policy.shell_values import Segment, TooMuch
 
 
 class _Wrapper(msgspec.Struct, frozen=True):
-    """How the words of a wrapper lead to the command it runs."""
+    """Position of the inner command in the words of a wrapper."""
 
     flags: str = ""
-    """Its options without a value, as letters."""
+    """Letters of its options without a value."""
     values: str = ""
-    """Its options with a value, as letters."""
+    """Letters of its options with a value."""
     operands: int = 0
-    """Words between the options and the command, such as timeout's duration."""
+    """Number of words between options and command, such as the duration of timeout."""
     reads_text: bool = False
-    """Its operands are text for a shell: `x=1; ls` is no assignment before a command."""
+    """Its operands are text for a shell: `x=1; ls` is not an assignment before a command."""
 
 
 _WRAPPERS = {
@@ -73,7 +72,7 @@ _JOINING = {
     "ssh": _Wrapper("46AaCfGgKkMNnqsTtVvXxYy", "BbcDEeFIiJLlmOoPpQRSWw", 1, reads_text=True),
     "trap": _Wrapper(reads_text=True),
 }
-"""Their words are put together and read by a shell once more."""
+"""Wrappers that join their words into text for a shell."""
 _TEXT_AFTER_C = frozenset(
     {"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "rbash", "fish", "csh", "tcsh"}
     | {"su", "runuser", "script", "flock"}
@@ -84,13 +83,13 @@ _ACTIONS = {
     "find": frozenset({"-exec", "-execdir", "-ok", "-okdir"}),
     "fd": frozenset({"-x", "-X", "--exec", "--exec-batch"}),
 }
-"""Arguments after which a command stands, up to a `;` or `+`."""
+"""Arguments that precede a command, which ends at `;` or `+`."""
 
 
 def commands_within(segment: Segment) -> Iterator[tuple[str, ...]]:
-    """Every argv a segment may end up running, its own first. Raises `TooMuch`."""
+    """Yield every argv that a segment may run, its own first. Raises `TooMuch`."""
     search = _Search(segment)
-    for argv, inputs in search.found:  # grows meanwhile
+    for argv, inputs in search.found:  # grows during the loop
         yield argv
         program = program_name(argv[0]) if argv else ""
         for inner in _wrapped(program, argv):
@@ -103,16 +102,16 @@ def commands_within(segment: Segment) -> Iterator[tuple[str, ...]]:
 
 
 class _Search:
-    """What was found behind one segment, in an effort that is in proportion to its length."""
+    """Commands found behind one segment, with an effort in proportion to its length."""
 
     def __init__(self, segment: Segment) -> None:
         self.found: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
-        """Each argv with the here-documents that reach it."""
+        """Each argv with its here-documents."""
         self.known: set[tuple[str, ...]] = set()
         self.read: set[str] = set()
         length = len(segment.text) + sum(map(len, segment.inputs))
         self.effort_left = 500 + 4 * length
-        """In characters read and words compared; more is more than can be reviewed."""
+        """In characters parsed and words compared; a command that needs more is not reviewable."""
         self.add(segment.argv, segment.inputs)
         self.add(segment.emptied, segment.inputs)
 
@@ -163,7 +162,7 @@ def _actions(argv: tuple[str, ...], actions: frozenset[str]) -> Iterator[tuple[s
 
 
 def texts_within(argv: tuple[str, ...]) -> Iterator[str]:
-    """The words of a command that a shell will read as a command line."""
+    """Yield the words of a command that a shell parses as a command line."""
     return _texts(program_name(argv[0]) if argv else "", argv)
 
 
@@ -202,7 +201,7 @@ def _is_cluster(word: str) -> bool:
 
 
 def _starts(argv: tuple[str, ...], wrapper: _Wrapper) -> Iterator[int]:
-    """Where, after the options of a wrapper, its operands may begin."""
+    """Yield the possible positions of the first operand after the options of a wrapper."""
     unseen, seen = [1], {1}
     while unseen:
         at = unseen.pop()
@@ -233,13 +232,13 @@ def _start_after_options(argv: tuple[str, ...], at: int, wrapper: _Wrapper) -> I
 
 
 def _is_assignment(word: str) -> bool:
-    """As env and sudo take before a command."""
+    """Whether a word is an assignment before a command, as for env and sudo."""
     name, equals, _ = word.partition("=")
     return bool(equals) and name.isidentifier()
 
 
 def _steps(option: str, wrapper: _Wrapper) -> tuple[int, ...]:
-    """How many words an option takes, itself included: one, two, or one cannot know."""
+    """Return the number of words of an option, including itself: one, two, or both if unknown."""
     if option.startswith("--"):
         return (1,) if "=" in option else (1, 2)
     for at, letter in enumerate(option[1:], 2):

@@ -1,7 +1,6 @@
-"""Wires without the wire: values in, values out, and the spelling of each peer between them.
+"""Wire formats without I/O: values in, values out, in the spelling of each peer. Pure.
 
-Nothing here reads a socket, waits or decides. `definitions` shows our tools to a model,
-`tool_uses` reads the calls it makes, `results` answers them: each in the shapes of Anthropic,
-OpenAI and MCP. `strict_json` is the one decoder for JSON that somebody else wrote;
-`json_texts` is for our own, where a command has no time to load a decoder.
+`provider_shapes` converts definitions, tool uses and results to and from the shapes of Anthropic,
+OpenAI and MCP. `strict_json` is the only decoder for foreign JSON; `json_texts` decodes our own, in
+commands that must start fast.
 """

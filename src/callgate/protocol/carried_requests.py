@@ -1,4 +1,4 @@
-"""A request that one server carries to another: who asked, and a signature over all of it.
+"""A request that one server forwards to another: its client, and a signature over everything.
 
     header = base64url(JSON of `Carried`) "." base64url(HMAC-SHA256 with the key of all servers)
 
@@ -16,7 +16,7 @@ import secrets
 
 import msgspec
 
-from callgate.core.clients import Client
+from callgate.core.sessions import Client
 from callgate.core.stored import LOCAL
 
 HEADER = "callgate-carried"
@@ -24,28 +24,28 @@ MOVED = b"moved"
 REFUSED = b"refused"
 """Values of the header in an answer: the recipient is not the owner, or refuses the signature."""
 VALID_S = 30.0
-"""How old a carried request may be, and how far the clocks of two servers may differ."""
+"""Maximum age of a forwarded request, and maximum difference of two servers' clocks."""
 _LONGEST = 32_768
 
 
 class BadSignature(Exception):
-    """`str` says why, and is safe to show."""
+    """Invalid signature. `str` has the reason, and is safe to show."""
 
 
 class Carried(msgspec.Struct, frozen=True, kw_only=True):
     to: str
-    """The store's name of the server that is to answer."""
+    """The store's name of the server that has to answer."""
     sender: str
     method: str
     target: str
-    """Path and query, as they stand in the request."""
+    """Path and query, as in the request."""
     body_sha256: str
     at: float
     nonce: str
     browser: bool = False
-    """Somebody is logged in to a page of the sender."""
+    """Whether a user is logged in to a page of the sender."""
     client: Client = Client()
-    """Who asked the sender, as it found them."""
+    """The client of the sender, as the sender identified it."""
     principal: str = LOCAL
 
     def covers(self, body: bytes) -> bool:
@@ -66,14 +66,14 @@ def sign(carried: Carried, key: bytes) -> str:
 
 
 def read(header: str, key: bytes) -> Carried:
-    """What a server signed. Raises `BadSignature`; says nothing of time, nonce or recipient."""
+    """Verify the signature. Raises `BadSignature`. Checks neither time, nonce nor recipient."""
     encoded, _, signature = header.partition(".")
     if len(header) > _LONGEST:
         raise BadSignature("It is too long.")
     try:
         payload = _decode(encoded)
         if not hmac.compare_digest(_decode(signature), _mac(payload, key)):
-            raise BadSignature("Its signature is not that of a server of this store.")
+            raise BadSignature("No server of this store made its signature.")
         return msgspec.json.decode(payload, type=Carried)
     except (ValueError, RecursionError):
         raise BadSignature("It cannot be read.") from None
@@ -86,13 +86,14 @@ class Verifier:
         self._owner = owner
         self._key = key
         self._seen: dict[str, float] = {}
-        """Nonces of accepted requests, oldest first, and until when they are kept."""
+        """Nonces of accepted requests, oldest first, with their expiry times."""
 
     def accept(self, header: str, method: str, target: str, now: float) -> Carried:
-        """Raises `BadSignature`. `Carried.covers` is left to whoever has read the body."""
+        """Verify a request. Raises `BadSignature`. The caller checks `Carried.covers` after it has
+        read the body."""
         carried = read(header, self._key)
         if carried.to != self._owner:
-            raise BadSignature("It is meant for another server.")
+            raise BadSignature("Its recipient is another server.")
         if (carried.method, carried.target) != (method, target):
             raise BadSignature("It was signed for another request.")
         if abs(now - carried.at) > VALID_S:

@@ -1,11 +1,11 @@
-"""JSON-RPC 2.0 over lines, without the lines' way: what each line is, and how ours are written.
+"""JSON-RPC 2.0 over lines, without I/O: parse each line, and encode ours.
 
     Reader.feed(bytes) ---> Request | Notification | Response | Invalid, one for each line
 
-Read strictly (`strict_json`), so that no other reader sees a different message in the same
-bytes. There are no batches: an array is one invalid message. Whatever is wrong becomes an
-`Invalid` with the id and the code to answer it by; the next line is read as if nothing had
-happened. What goes back repeats at most a few words of what came, in printable characters.
+Lines are read strictly (`strict_json`), so that no other reader sees a different message in the
+same bytes. Batches are not supported: an array is one invalid message. Every error becomes an
+`Invalid` with the id and the code of its answer; the next line is not affected. Answers quote at
+most a few words of the input, in printable characters.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from callgate.core.text.characters import escape, is_seen
-from callgate.protocol.ndjson import MAX_LINE, Framer, line
-from callgate.protocol.strict_json import StrictJsonError, loads
+from callgate.core.texts import escape, is_seen
+from callgate.protocol.strict_json import MAX_LINE, Framer, StrictJsonError, line, loads
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -28,13 +27,13 @@ INTERNAL_ERROR = -32603
 Id = str | int
 
 MAX_ID = 256
-"""Characters. A longer one is no id: it would have to be repeated in the answer."""
+"""Maximum characters. A longer id is invalid, because the answer would have to repeat it."""
 _MAX_MESSAGE = 1_000
 _SHOWN = 80
 _INT64 = range(-(2**63), 2**63)
 _INT32 = range(-(2**31), 2**31)
 
-# The beginning of a message that cannot be read, where it says beyond doubt whose it is.
+# The beginning of an unreadable message, if its id is unambiguous.
 _HEAD = 1_024
 _BEGINS = re.compile(
     rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?'
@@ -44,9 +43,9 @@ _BEGINS = re.compile(
 
 
 class RpcError(Exception):
-    """A request that failed: one that we answer with it, or that was answered so.
+    """The error of a request, sent or received.
 
-    `message` and `data` are seen by the peer.
+    The peer sees `message` and `data`.
     """
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
@@ -54,14 +53,14 @@ class RpcError(Exception):
         self.code = code
         self.message = message
         self.data = data
-        """JSON, or None for nothing."""
+        """A JSON value, or None."""
 
 
 class Request(msgspec.Struct, frozen=True):
     id: Id
     method: str
     params: dict[str, Any] | list[Any] | None = None
-    """None where there are none."""
+    """None if there are none."""
 
 
 class Notification(msgspec.Struct, frozen=True):
@@ -71,14 +70,14 @@ class Notification(msgspec.Struct, frozen=True):
 
 class Response(msgspec.Struct, frozen=True):
     id: Id | None
-    """None where the peer could not tell which request it was."""
+    """None if the peer could not identify the request."""
     result: Any = None
     error: RpcError | None = None
-    """Then there is no result."""
+    """If set, there is no result."""
 
 
 class Invalid(msgspec.Struct, frozen=True):
-    """A line that is no message. It is answered, and changes nothing."""
+    """A line that is not a message. It is answered, and changes nothing."""
 
     id: Id | None
     code: int
@@ -95,7 +94,7 @@ class Reader:
         self._framer = Framer(max_line, _HEAD)
 
     def feed(self, data: bytes) -> list[Message]:
-        """What the bytes complete: one for each line that is not blank."""
+        """Return one message for each complete line that is not blank."""
         return [
             _too_long(self._framer.heads.popleft()) if each is None else read(each)
             for each in self._framer.feed(data)
@@ -103,7 +102,7 @@ class Reader:
 
 
 def read(data: bytes) -> Message:
-    """What one line says."""
+    """Parse one line."""
     try:
         value = loads(data, max_bytes=len(data))
     except StrictJsonError as error:
@@ -112,11 +111,11 @@ def read(data: bytes) -> Message:
         if answers:
             failed = RpcError(INTERNAL_ERROR, f"the answer cannot be read: {message}")
             return Response(id, error=failed)
-        if error.refusal == "duplicate_key":  # it may be the id
+        if error.refusal == "duplicate_key":  # the duplicate may be the id
             id = None
         return Invalid(id, PARSE_ERROR, f"Parse error: {message}")
     if type(value) is not dict:
-        kind = "an array: batches are not taken" if type(value) is list else "no object"
+        kind = "an array: batches are not supported" if type(value) is list else "no object"
         return Invalid(None, INVALID_REQUEST, f"Invalid request: this is {kind}")
     if "method" not in value and ("result" in value or "error" in value):
         return _response(value)
@@ -131,7 +130,7 @@ def read(data: bytes) -> Message:
 
 
 def _problem(value: dict[str, Any]) -> str | None:
-    """What is wrong with the envelope of a request or a notification."""
+    """Return the error in the envelope of a request or a notification."""
     if value.get("jsonrpc") != "2.0":
         return 'jsonrpc has to be "2.0"'
     if type(value.get("method")) is not str:
@@ -146,7 +145,7 @@ def _problem(value: dict[str, Any]) -> str | None:
 
 
 def _response(value: dict[str, Any]) -> Response:
-    """Never an `Invalid`: the id would be one of ours, and in an answer it would be theirs."""
+    """Parse a response. Never an `Invalid`: its answer would use our own id as theirs."""
     id = value.get("id")
     if not is_id(id):
         id = None
@@ -162,12 +161,12 @@ def _response(value: dict[str, Any]) -> Response:
 
 
 def _senseless() -> RpcError:
-    return RpcError(INTERNAL_ERROR, "the answer makes no sense")
+    return RpcError(INTERNAL_ERROR, "the answer is invalid")
 
 
 def _begins(head: bytes) -> tuple[Id | None, bool]:
-    """Whose a message is that cannot be read, and whether it answers one of ours: who asked would
-    wait for ever."""
+    """Find the id of an unreadable message, and whether it answers our request: otherwise the
+    caller would wait forever."""
     begins = _BEGINS.match(head)
     if begins is None:
         return None, False
@@ -182,19 +181,19 @@ def _too_long(head: bytes) -> Message:
 
 
 def is_id(value: Any) -> TypeGuard[Id]:
-    """Neither a fraction nor true, which would be equal to an integer."""
+    """Whether a value is a valid id: neither a fraction nor `true`, which equals an integer."""
     if type(value) is int:
         return value in _INT64
     return type(value) is str and len(value) <= MAX_ID
 
 
 def shown(text: str, length: int = _SHOWN) -> str:
-    """A few words of what somebody else wrote, to say them again: cut, and printable."""
+    """Quote foreign text: truncated and printable."""
     seen = "".join(char if is_seen(char) else escape(char) for char in text[:length])
     return seen if len(text) <= length and len(seen) <= length else f"{seen[:length]}..."
 
 
-# Lines of ours. All raise `Unsendable` for what has no JSON spelling or is too long.
+# Our lines. All functions raise `Unsendable` for values without JSON spelling or above the limit.
 
 
 def request(id: Id, method: str, params: Any) -> bytes:

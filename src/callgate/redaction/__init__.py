@@ -1,4 +1,4 @@
-"""Takes secrets out of texts and data. Pure.
+"""Remove secrets from texts and data. Pure.
 
-Begin with `texts.py` (`redact`) and `data.py`; `masking.py` is the list of what is looked for.
+Start with `texts.py` (`redact`) and `data.py`; `masking.py` lists the patterns of secrets.
 """

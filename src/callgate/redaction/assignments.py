@@ -1,19 +1,45 @@
 """Names and their values in text: `PASSWORD=x`, `"apiKey": "x"`, `auth.token: x`, `?sig=x`.
 
-The text may be of any language, quoted and escaped any number of times: JSON in JSON, a shell
-command in JSON, a query string, YAML, a log. So nothing is parsed: a name that `names` finds
-telling is followed by a separator, and then by a value that ends where its own kind of
-quotation ends. Every step is bounded, so that the time stays linear in the text.
+The text may be in any language, quoted and escaped any number of times: JSON in JSON, a shell
+command in JSON, a query string, YAML, a log. Nothing is parsed: a name that `names` recognizes is
+followed by a separator and a value. The value ends at a quote that is escaped as often as the
+quote that opened it (`"`, `\\"`, `%22`, `&quot;`). Every step is bounded, so the time is linear.
 """
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
-from callgate.redaction.names import Weight, weigh
-from callgate.redaction.quotations import QUOTE, closing
+from callgate.redaction.names import MASK, Weight, looks_random, stands_in, weigh
 from callgate.redaction.shapes import MOST, Spans
-from callgate.redaction.values import MASK, looks_random, stands_in
+
+QUOTE = r"""(?:\\{0,15}["'`]|%2[27]|&quot;|&\#3[49];|&apos;|\\{1,7}u002[27]|\\{1,7}x2[27])"""
+"""A pattern for the opening quote, in lower case."""
+THREE = '"""', "'''"
+
+_SAME = {quote: re.compile(rf"(?<!\\)\\*{quote}|[\r\n]") for quote in "\"'`"}
+
+
+def closing(text: str, start: int, quote: str) -> int:
+    """Return the end of a quotation that began before `start`, at most the end of the line."""
+    if quote in THREE or quote[-1] not in _SAME:
+        found = _spelled_out(quote).search(text, start)
+        return found.start() if found is not None else len(text)
+    depth = len(quote) - 1
+    for found in _SAME[quote[-1]].finditer(text, start):
+        escapes = len(found.group()) - 1
+        # Escaped less than the opening one, it ends even more than this quotation.
+        if escapes <= depth or (escapes - depth) % (2 * (depth + 1)) == 0:
+            return found.start()
+    return len(text)
+
+
+@lru_cache(maxsize=64)
+def _spelled_out(quote: str) -> re.Pattern[str]:
+    end = "" if quote in THREE else r"|[\r\n]"
+    return re.compile(re.escape(quote) + end, re.IGNORECASE)
+
 
 STEM = (
     "(?:pass|pw|psk|secret|token|key|auth|cred|cookie|otp|sig|sess|jwt|bearer|hmac"
@@ -43,7 +69,7 @@ _SCHEME = re.compile(
     r"|(?P<many>digest|hawk|oauth|signature|aws4-[\w-]{4,20})[ \t]+",
     re.IGNORECASE,
 )
-"""What stands before the secret in an authorization: one word, or a list of pairs."""
+"""Text before the secret in an authorization: one word, or a list of pairs."""
 
 # Values that nothing encloses.
 _PLAIN = r"""[^\s"'`<>&;,)}\]|\\]"""
@@ -63,23 +89,23 @@ _PROSE = re.compile(r"[a-z]{1,32},?[ \t]{1,4}[A-Za-z']{1,32}(?![\w.-]{0,32}[ \t]
 _COMPLAINTS = ("unexpected ", "expected ", "invalid ", "illegal ", "unknown ", "missing ", "bad ")
 _LINE_HEAD = re.compile(r"[ \t>+|-]*(?:(?i:export|set|declare -x|env|arg)[ \t]+|\$env:)?")
 
-# Values that hold several.
+# Values that contain several secrets: lists, objects, indented blocks.
 _FLAT = re.compile(r"[^\[\]{}]{0,4096}")
 _ITEM = re.compile(rf"{QUOTE}?([^\s\"'`,\\]+)")
 _PAIR = re.compile(rf"[:=][ \t]*{QUOTE}?([^\s\"'`,\\]+)")
 _INDENTED = re.compile(r"(?:[ \t]+[^\r\n]*(?:\r?\n|\Z))+")
 _LONGEST_BLOCK = 8_192
 _JUDGED = 128
-"""How much of a value is looked at; all of it is masked."""
+"""Maximum examined length of a value; all of it is masked."""
 
 
 def find_assignments(text: str, low: str, spans: Spans) -> None:
-    """`low` is `text` in lower case, character for character."""
+    """`low` is `text` in lower case, with the same length."""
     _Search(text, low, spans).run()
 
 
 def whole_name(text: str, match: re.Match[str]) -> tuple[str, int]:
-    """The name of which a stem was found, and where it begins."""
+    """Return the name around a stem, and its position."""
     stem, end = match.span("name")
     before = text[max(0, stem - 64) : stem]
     start = stem - len(before) + len(before.rstrip(_NAME_CHARACTERS))
@@ -96,7 +122,7 @@ def is_secret(value: str, weight: Weight, *, quoted: bool) -> bool:
 
 
 def take_quoted(text: str, start: int, quote: str, weight: Weight, spans: Spans) -> int:
-    """Mask a quotation if it is a secret; where to look on."""
+    """Mask a quotation if it is a secret; return the position to continue from."""
     stop = closing(text, start, quote)
     if is_secret(text[start : min(stop, start + _JUDGED)], weight, quoted=True):
         spans.append((start, stop))
@@ -107,13 +133,13 @@ def take_quoted(text: str, start: int, quote: str, weight: Weight, spans: Spans)
 def take(
     text: str, span: tuple[int, int], weight: Weight, spans: Spans, *, quoted: bool = True
 ) -> None:
-    """Mask what stands at a place if it is a secret."""
+    """Mask the text at a position if it is a secret."""
     if weight and is_secret(text[slice(*span)].strip(), weight, quoted=quoted):
         spans.append(span)
 
 
 class _Search:
-    """One way through one text. Each `_take` answers where to look on."""
+    """One pass over one text. Each `_take` returns the position to continue from."""
 
     __slots__ = ("low", "nested_until", "spans", "text")
 
@@ -161,7 +187,7 @@ class _Search:
         return start
 
     def _take_pairs(self, extent: re.Pattern[str], start: int) -> int:
-        """What a telling name holds several of: each is a secret if it looks like one."""
+        """Mask the values of pairs below a telling name that look like secrets."""
         region = extent.match(self.text, start, start + _LONGEST_BLOCK)
         if region is not None and region.end() > self.nested_until:
             self.nested_until = region.end()
@@ -171,7 +197,7 @@ class _Search:
         return start
 
     def _take_block(self, start: int, weight: Weight) -> int:
-        """The indented lines below a YAML `name: >-`."""
+        """Mask the indented lines below a YAML `name: >-` if they are a secret."""
         block = _INDENTED.match(self.text, start, start + _LONGEST_BLOCK)
         if block is None:
             return start
@@ -218,7 +244,7 @@ class _Search:
         return before.endswith(_COMPLAINTS) or bool(_PROSE.match(self.text, value_start))
 
     def _extent(self, separator: str, name: str, start: int) -> re.Pattern[str]:
-        """How far a value reaches that nothing encloses: it depends on the kind of line."""
+        """Return a pattern for the extent of an unquoted value, by the kind of line."""
         if separator[0] in "%\\&":
             return _ENCODED
         if "phrase" in name.lower():

@@ -1,6 +1,6 @@
-"""The frames of a wire, for whoever looks for a fault: at level trace, without secrets.
+"""Log of the frames of a wire, for debugging: at level trace, without secrets.
 
-Only whole lines are shown, because half of a secret would not be found; a long one is cut.
+Only complete lines are shown, because half of a secret is not recognized; long lines are truncated.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 
 TRACE = 5
-"""Below debug."""
+"""Log level below debug."""
 _LONGEST = 1024 * 1024
-"""Bytes of a line that is looked at."""
+"""Maximum bytes of an examined line."""
 _SHOWN = 4_000
 
 
 class FrameLog:
-    """Of one connection. `name` is its logger's; nothing is done unless that traces."""
+    """The log of one connection. `name` is its logger's; it has no effect unless that traces."""
 
     def __init__(self, name: str) -> None:
         self._log = logging.getLogger(name)
@@ -34,18 +34,18 @@ class FrameLog:
             self._add("->", self._sent, data)
 
     def _add(self, way: str, unfinished: bytearray, data: bytes) -> None:
-        *lines, rest = data.split(b"\n")
+        *lines, remainder = data.split(b"\n")
         for line in lines:
             self._tell(way, bytes(unfinished) + line)
             unfinished.clear()
         if len(unfinished) <= _LONGEST:  # one that is longer is not shown anyway
-            unfinished += rest
+            unfinished += remainder
 
     def _tell(self, way: str, line: bytes) -> None:
         if len(line) > _LONGEST:
             self._log.log(TRACE, "%s a line of more than %d bytes", way, _LONGEST)
         elif line.strip():
-            from callgate.redaction.summaries import summarize  # lazy: a start need not wait for it  # noqa: PLC0415
+            from callgate.redaction.data import summarize  # lazy: a start need not wait for it  # noqa: PLC0415
 
             self._log.log(TRACE, "%s %s", way, summarize(_read(line), limit=_SHOWN))
 

@@ -1,8 +1,10 @@
-"""Which names stand for a secret: `DB_PASSWORD`, `apiKey`, `X-Auth-Token`, `client-key-data`.
+"""Names and values of secrets: names such as `DB_PASSWORD`, and values that look like one.
 
-A name is cut into words and judged by its last meaningful one, because `password_min_length`
-is about passwords and `min_password` is one. Some names only hint (`key`, `auth`, `sig`):
-under those a value counts as secret if it also looks like one.
+A name (`apiKey`, `X-Auth-Token`, `client-key-data`) is split into words and classified by its last
+meaningful word, because `password_min_length` is about passwords and `min_password` is a password.
+Some names only hint (`key`, `auth`, `sig`): their value is secret if it also looks like a secret.
+`looks_random` recognizes the randomness of keys and tokens. `stands_in` recognizes a placeholder, a
+variable, a type or a word of prose, which needs no mask.
 """
 
 from __future__ import annotations
@@ -12,7 +14,113 @@ from enum import IntEnum
 from functools import lru_cache
 from itertools import pairwise
 
-from callgate.redaction.values import words
+MASK = "[REDACTED]"
+
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SAMPLE = 512
+_SEPARATORS = b"_-+/=.~%:"
+_CLASSES = bytes(
+    ord("0")
+    if 48 <= code <= 57
+    else ord("A")
+    if 65 <= code <= 90
+    else ord("a")
+    if 97 <= code <= 122
+    else ord(".")
+    for code in range(256)
+)
+_CHANGES = (b"aA", b"Aa", b"a0", b"0a", b"A0", b"0A")
+_HUMPS = re.compile(r"(?:[a-z]{2,}(?![a-z])|[A-Z]{2,}(?![A-Z])|[A-Z](?=[a-z])|[-_.])+")
+"""Each run matches in only one way: otherwise a long one would take exponential time."""
+_HEX = re.compile(r"(?:0x)?[0-9a-fA-F]+")
+_NO_SECRET = re.compile(
+    r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"  # UUID
+    r"|\d{4}-\d\d-\d\d.*"  # date
+    r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)+"  # address
+    r"|\w+://.*|(?:~|\.{1,2})/.*|[A-Za-z]:\\.*",  # place
+    re.DOTALL,
+)
+
+
+def looks_random(text: str) -> bool:
+    """Whether a text is as random as a key: many short runs of different characters."""
+    if len(text) < 12 or " " in text:
+        return False
+    sample = text[:_SAMPLE]
+    classes = sample.encode("utf-8", "replace").translate(_CLASSES, _SEPARATORS)
+    mixed = sum(map(classes.count, _CHANGES))
+    letters = len(classes) - classes.count(b".")
+    if letters < 12 or letters < 0.7 * len(sample) or mixed < 0.2 * letters:
+        return False
+    if b"0" not in classes:
+        return letters >= 16 and mixed >= 0.35 * letters and not _HUMPS.fullmatch(sample)
+    if sample[0] == "/" and mixed < 0.4 * letters:
+        return False
+    return not _NO_SECRET.fullmatch(sample) and MASK not in sample
+
+
+def is_dense(text: str) -> bool:
+    """Whether a text mixes all three classes well; stricter, for texts without other signs."""
+    sample = text[:_SAMPLE]
+    classes = sample.encode("utf-8", "replace").translate(_CLASSES, _SEPARATORS)
+    digits, upper, lower = map(classes.count, (b"0", b"A", b"a"))
+    letters = digits + upper + lower
+    if letters < 24 or letters < 0.85 * len(sample) or not digits or upper < 3 or lower < 3:
+        return False
+    mixed = sum(map(classes.count, _CHANGES))
+    if mixed < 0.34 * letters or _HEX.fullmatch(sample):
+        return False
+    words = classes.count(b"Aa") + classes.count(b"0a") + classes.startswith(b"a")
+    return mixed >= 0.52 * letters or lower < 2.7 * words  # CamelCase has words in it
+
+
+_WORDS = words(
+    "none null nil true false yes no on off undefined unset empty missing invalid expired valid ok"
+    " required optional string str text bytes int integer number bool boolean object array any"
+    " type secretstr changed hidden masked redacted removed omitted filtered present set not is"
+    " was are must should has have may can cannot could will for the a an from in and or of to"
+    " with your this that it its at by be been incorrect wrong failed denied provided needed"
+    " accepted updated reset successfully too only field value policy here see unknown default"
+    " inherit include omit same-origin self password secret token key name header query path"
+    " cookie body basic bearer digest enabled disabled auto manual always never n/a na tbd todo"
+    " example placeholder changeme change_me change-me await async new function return import"
+    " lambda x xx n y foo bar baz"
+)
+"""Placeholders that people and programs write in place of a secret."""
+_HOLES = ("${", "$(", "#{", "{", "<", MASK)
+"""Beginnings of placeholders in templates, shells and texts."""
+_HOLE = re.compile(
+    r"\$\w+|\$env:\w+|%\w+%|@\w+@|\[[A-Za-z_ -]*\]?"  # variables, [optional]
+    r"|[*•.·…_#-]+|[xX]{3,}|[*•]{3,}.{0,8}"  # already masked
+    r"|\d{1,3}|-?\d+\.\d+"
+)
+_ADVICE = re.compile(
+    r"(?:your|insert|enter|replace|change|example|placeholder|dummy|redacted|masked|hidden)"
+    r"[a-z_ .-]*",
+    re.IGNORECASE,
+)
+_DIGIT = re.compile(r"[0-9]")
+_NAMES_A_SECRET = re.compile("pass|secret|token|key|pwd|auth|cred", re.IGNORECASE)
+_REFERENCE = re.compile(r"[&*]?[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*(?:!|\Z|[\[(].*)", re.DOTALL)
+"""A member, a call or an index in source code."""
+
+
+def stands_in(value: str, *, quoted: bool) -> bool:
+    """Whether a value names, hides or replaces a secret instead of being one."""
+    if not value or value.isspace() or value.startswith(_HOLES) or value.lower() in _WORDS:
+        return True
+    if _HOLE.fullmatch(value) or _ADVICE.fullmatch(value):
+        return True
+    head = value.partition("(")[0]
+    if _DIGIT.search(head):
+        return False
+    if head.isidentifier() and _NAMES_A_SECRET.search(head):
+        return not quoted or value.isupper()
+    return not quoted and not value.isidentifier() and _REFERENCE.fullmatch(value) is not None
 
 
 class Weight(IntEnum):
@@ -20,7 +128,7 @@ class Weight(IntEnum):
     HINT = 1
     """The value is a secret if it looks made by a machine."""
     SECRET = 2
-    """The value is a secret whatever it looks like."""
+    """The value is a secret, of any form."""
 
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
@@ -56,7 +164,7 @@ _HINT_WORDS = words(
 )
 _PLURALS_OF_SECRETS = words("secrets passwords credentials apikeys")
 
-# What stands before `key` when the key opens something ...
+# Words before `key` when the key opens something ...
 _OPENING_KEYS = words(
     "api secret private access encryption encrypt decryption signing sign master auth session"
     " shared ssh hmac aes rsa jwt service account storage admin deploy license subscription"
@@ -101,7 +209,7 @@ _SECRET_CODES = words("pin otp totp cvv cvc security verification mfa 2fa sms lo
 
 @lru_cache(maxsize=4096)
 def weigh(name: str) -> Weight:
-    """How much a name says that what it holds is a secret."""
+    """Return how strongly a name suggests that its value is a secret."""
     name_words = [part.lower() for part in _WORD.findall(name[-96:].replace("ñ", "n"))]
     while len(name_words) > 1 and (name_words[-1] in _FORMS or name_words[-1].isdigit()):
         name_words.pop()
@@ -142,6 +250,7 @@ def _mentions_secret(name_words: list[str]) -> bool:
     ) or any(first in _OPENING_KEYS and second == "key" for first, second in pairwise(name_words))
 
 
+@lru_cache(maxsize=4096)
 def holds_many(name: str) -> bool:
     """Whether a name is a plural whose every member is a secret: `secrets`, `auth_tokens`."""
     name_words = _WORD.findall(name[-96:])
@@ -156,7 +265,7 @@ _IDENTIFIERS = words(
 
 @lru_cache(maxsize=4096)
 def identifies(name: str) -> bool:
-    """Whether a name holds an identity or a checksum: random to look at, and no secret."""
+    """Whether a name denotes an identity or a checksum, which looks random but is not a secret."""
     name_words = _WORD.findall(name[-96:])
     while len(name_words) > 1 and name_words[-1].isdigit():
         name_words.pop()

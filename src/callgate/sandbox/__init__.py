@@ -1,7 +1,7 @@
-"""What a command may touch, and how it ends: its processes, their output, their whole tree.
+"""The sandbox of a command: its access, its processes, their output, and their end.
 
-Start with `jails`, what is wanted, and `profiles`, the three that people speak of; `plans`
-chooses the backends that keep a jail on this machine, and `machines` tries them out. Then
-`broker` and `keeper`: who starts a command and stays with it; `broker_client` is our end of
-them. `trees` finds the descendants of a command, `outputs` keeps what they write in bounds.
+Start with `jails`, the requirement, and `profiles`, the three named jails. `plans` chooses the
+backends that enforce a jail on this machine, and `machines` probes them. Then read `broker` and
+`keeper`, the processes that start and supervise a command, and `broker_client`, our end of them.
+`meters` measures a command and finds its descendants, `outputs` bounds their output.
 """

@@ -1,33 +1,40 @@
-"""Hosts that a command may reach: how they are written, and what each of them covers.
+"""Hosts that a command may reach: the syntax of an entry, and the hosts that it covers.
 
     pkgs.example.org                 this name, ports 80 and 443
-    *.files.example.org       every name below it, and not the name itself
-    example.com:8443         this port alone
-    192.0.2.7, [2001:db8::7] an address, which may be any; no other spelling of it counts
+    *.files.example.org       every name below it, but not the name itself
+    example.com:8443         this port only
+    192.0.2.7, [2001:db8::7] an address, even a private one; only this spelling counts
     private:git.corp:8443    a name that may have an address in a private network
 
-A name that is not `private` is reached at public addresses only, so that whoever owns a name
-cannot lead a command into this machine or the network around it. Pure: names
-are not looked up here.
+A name that is not `private` is reached only at public addresses, so that the owner of a name cannot
+redirect a command to this machine or the network around it. Only `look_up` resolves names; the rest
+is pure.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import msgspec
 
 DEFAULT_PORTS = (80, 443)
 
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+
+_RESOLVERS = ThreadPoolExecutor(4, "callgate-resolver")
+"""A separate pool, so that slow lookups do not delay other threads of the runtime."""
+
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)\Z")
 _NUMBER = re.compile(r"(?:[0-9]+|0x[0-9a-f]*)\Z")
 _AUTHORITY = re.compile(r"(\[[^\[\]]*\]|[^\[\]:@/?#\\\s]+)(?::([1-9][0-9]{0,4}))?\Z")
 _LONGEST_NAME = 253
 _AMBIGUOUS = frozenset("\u00df\u1e9e\u03c2\u200c\u200d")
-"""Letters for which the two standards of international names give different names."""
+"""Letters that the two standards of international names translate differently."""
 _PRIVATE = "private:"
 
 _NAT64 = ("64:ff9b::/96",)
@@ -51,9 +58,9 @@ _NEVER = (
     "2001:db8::/32",
     "3fff::/20",
     "168.63.129.16/32",
-)  # the last: a cloud's own door to a machine
-"""Reserved by the registries of special addresses. `is_global` of the standard library follows them
-differently from one release of Python to the next, so the list is our own."""
+)  # the last: the internal service of a cloud
+"""Reserved by the registries of special addresses. The list is explicit, because `is_global` of the
+standard library differs between releases of Python."""
 _INSIDE = (
     "10.0.0.0/8",
     "172.16.0.0/12",
@@ -63,18 +70,18 @@ _INSIDE = (
     "::1/128",
     "fc00::/7",
 )
-_METADATA = ("100.100.100.200/32", "fd00:ec2::/32")
-"""Where clouds tell a machine its secrets. The usual one is link-local, and refused as such."""
+_METADATA = ("100.100.100.200/32", "fd00:ec2::/32", "169.254.0.0/16", "fe80::/10")
+"""Addresses of cloud metadata services: two, and all link-local ones."""
 
 
 class AllowedHost(msgspec.Struct, frozen=True):
     name: str
-    """In the one spelling that `normal_host` gives."""
+    """In the spelling of `normal_host`."""
     ports: tuple[int, ...] = DEFAULT_PORTS
     below: bool = False
-    """The names below it, instead of itself."""
+    """Whether it covers the names below it, instead of itself."""
     private: bool = False
-    """It may have an address that is not public."""
+    """Whether it may have a private address."""
 
     def __str__(self) -> str:
         name = f"[{self.name}]" if ":" in self.name else self.name
@@ -82,21 +89,21 @@ class AllowedHost(msgspec.Struct, frozen=True):
         return f"{_PRIVATE if self.private else ''}{'*.' if self.below else ''}{name}{port}"
 
     def covers(self, host: str, port: int) -> bool:
-        """`host` as `normal_host` gives it."""
+        """Whether the entry covers a host, in the spelling of `normal_host`."""
         return port in self.ports and self._names(host)
 
     def permits(self, address: str) -> bool:
-        """Whether an address is one that this name, or this very address, may lead to."""
+        """Whether the entry permits a connection to an address of its host."""
         return address == self.name or is_public(address) or (self.private and is_private(address))
 
     def _names(self, host: str) -> bool:
         if self.below:
-            return host.endswith("." + self.name)  # no address does: a name ends in no number
+            return host.endswith("." + self.name)  # never an address: a name ends in no number
         return host == self.name
 
 
 def parse(text: str) -> AllowedHost:
-    """One entry as a person writes it. Raises ValueError, which says what is wrong with it."""
+    """Parse one entry of the settings. Raises `ValueError` with the problem."""
     entry = text.removeprefix(_PRIVATE)
     private = entry != text
     if "://" in entry or "/" in entry:
@@ -107,13 +114,13 @@ def parse(text: str) -> AllowedHost:
     host, port = split(entry[2:] if below else entry)
     address = is_address(host)
     if address and (below or private):
-        raise ValueError(f"{text!r} is an address, which stands for itself alone")
+        raise ValueError(f"{text!r} is an address, which covers only itself")
     ports = DEFAULT_PORTS if port is None else (port,)
     return AllowedHost(host, ports, below=below, private=private)
 
 
 def split(authority: str) -> tuple[str, int | None]:
-    """Host and port, the host as `normal_host` gives it. Raises ValueError."""
+    """Split host and port, the host as by `normal_host`. Raises `ValueError`."""
     found = _AUTHORITY.match(authority)
     if found is None:
         raise ValueError(f"{authority!r} is not a host")
@@ -124,10 +131,10 @@ def split(authority: str) -> tuple[str, int | None]:
 
 
 def normal_host(text: str) -> str:
-    """The one spelling of a name or an address. Raises ValueError for whatever is neither.
+    """Return the canonical spelling of a name or an address. Raises `ValueError` for other text.
 
-    What ends in a number is an address and must be written as one: programs disagree about
-    `0x7f.1` and `2130706433`, and so they are refused.
+    Text that ends in a number must be a plain address: programs disagree about `0x7f.1` and
+    `2130706433`, so they are refused.
     """
     if text.startswith("["):
         if "%" in text or not text.endswith("]"):
@@ -149,12 +156,12 @@ def normal_host(text: str) -> str:
 
 
 def find(hosts: Iterable[AllowedHost], host: str, port: int) -> tuple[AllowedHost, ...]:
-    """The entries that cover a host and port."""
+    """Return the entries that cover a host and port."""
     return tuple(each for each in hosts if each.covers(host, port))
 
 
 def common(first: Iterable[AllowedHost], second: Iterable[AllowedHost]) -> tuple[AllowedHost, ...]:
-    """What both lists cover."""
+    """Return the hosts that both lists cover."""
     others = tuple(second)
     both = (_overlap(one, other) for one in first for other in others)
     return tuple(dict.fromkeys(each for each in both if each is not None))
@@ -169,7 +176,7 @@ def is_address(host: str) -> bool:
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is one of the wide internet's, whatever it is wrapped in."""
+    """Whether an address is public, including one inside another address."""
     number = ipaddress.ip_address(address)
     if isinstance(number, ipaddress.IPv6Address):
         inner = _within(number)
@@ -181,11 +188,13 @@ def is_public(address: str) -> bool:
 
 
 def is_private(address: str) -> bool:
-    """Whether an address belongs to this machine or a network around it, and to no cloud."""
-    number = ipaddress.ip_address(address)
-    if _is_in(number, _METADATA):
-        return False
-    return _is_in(number, _INSIDE)
+    """Whether an address belongs to this machine or a network around it, and not to a cloud."""
+    return not is_metadata(address) and _is_in(ipaddress.ip_address(address), _INSIDE)
+
+
+def is_metadata(address: str) -> bool:
+    """Whether a metadata service may have an address, which returns credentials."""
+    return _is_in(ipaddress.ip_address(address), _METADATA)
 
 
 def _is_in(
@@ -198,7 +207,7 @@ def _is_in(
 def _read(
     networks: tuple[str, ...],
 ) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
-    """At the first question: few commands ask about an address."""
+    """Parse the networks on first use, because few commands need them."""
     return tuple(map(ipaddress.ip_network, networks))
 
 
@@ -217,7 +226,7 @@ def _overlap(one: AllowedHost, other: AllowedHost) -> AllowedHost | None:
 
 
 def _within(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """The IPv4 address that an IPv6 one leads to."""
+    """Return the IPv4 address inside an IPv6 one."""
     if _is_in(address, _NAT64):
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour
@@ -225,3 +234,15 @@ def _within(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
 
 def _one_spelling(address: ipaddress.IPv6Address) -> str:
     return str(address.ipv4_mapped or address)
+
+
+async def look_up(host: str, port: int) -> list[str]:
+    """Return the addresses of a name from the system's resolver."""
+    import asyncio  # lazy: settings are read without it  # noqa: PLC0415
+
+    loop = asyncio.get_running_loop()
+    found = await loop.run_in_executor(
+        _RESOLVERS, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    )
+    texts = (str(address[0]).partition("%")[0] for *_, address in found)
+    return list(dict.fromkeys(str(ipaddress.ip_address(text)) for text in texts))

@@ -1,7 +1,7 @@
-"""Linux system calls that Python has no function for, by number, on two architectures.
+"""Linux system calls without a Python function, by number, on two architectures.
 
-The broker imports this, and the broker starts quickly: nothing here imports more than `os`,
-`sys` and `ctypes`. Every call raises OSError where the kernel says no.
+The broker imports this module, and it must start quickly: the only imports are `os`, `sys` and
+`ctypes`. Every call raises `OSError` with the kernel's error.
 """
 
 from __future__ import annotations
@@ -108,6 +108,26 @@ _X86_64 = {
     "unlink": 87,
     "symlink": 88,
     "mknod": 133,
+    "umask": 95,
+    "setpriority": 141,
+    "sched_setparam": 142,
+    "sched_setscheduler": 144,
+    "sched_setaffinity": 203,
+    "ioprio_set": 251,
+    "sched_setattr": 314,
+    "kill": 62,
+    "tkill": 200,
+    "tgkill": 234,
+    "rt_sigqueueinfo": 129,
+    "rt_tgsigqueueinfo": 297,
+    "fcntl": 72,
+    "connect": 42,
+    "bind": 49,
+    "listen": 50,
+    "sendto": 44,
+    "sendmsg": 46,
+    "sendmmsg": 307,
+    "setsockopt": 54,
     "openat": 257,
     "mkdirat": 258,
     "mknodat": 259,
@@ -166,6 +186,9 @@ _AARCH64 = {
     "settimeofday": 170,
     "adjtimex": 171,
     "socket": 198,
+    "connect": 203,
+    "bind": 200,
+    "listen": 201,
     "socketpair": 199,
     "add_key": 217,
     "request_key": 218,
@@ -198,6 +221,23 @@ _AARCH64 = {
     "truncate": 45,
     "openat": 56,
     "renameat2": 276,
+    "umask": 166,
+    "setpriority": 140,
+    "sched_setparam": 118,
+    "sched_setscheduler": 119,
+    "sched_setaffinity": 122,
+    "ioprio_set": 30,
+    "sched_setattr": 274,
+    "kill": 129,
+    "tkill": 130,
+    "tgkill": 131,
+    "rt_sigqueueinfo": 138,
+    "rt_tgsigqueueinfo": 240,
+    "fcntl": 25,
+    "sendto": 206,
+    "sendmsg": 211,
+    "sendmmsg": 269,
+    "setsockopt": 208,
 }
 _BOTH = {
     "io_uring_setup": 425,
@@ -213,6 +253,7 @@ _BOTH = {
     "close_range": 436,
     "openat2": 437,
     "pidfd_getfd": 438,
+    "pidfd_send_signal": 424,
     "process_madvise": 440,
     "mount_setattr": 442,
     "quotactl_fd": 443,
@@ -225,12 +266,12 @@ _BOTH = {
     "open_tree_attr": 467,
     "file_setattr": 469,
 }
-"""Since 2019 a new call has the same number everywhere."""
+"""Since 2019 a new call has the same number on all architectures."""
 NUMBERS: dict[str, dict[str, int]] = {
     X86_64: {**_X86_64, **_BOTH},
     AARCH64: {**_AARCH64, **_BOTH},
 }
-"""A name that is missing for an architecture is a call that does not exist there."""
+"""If a name is missing for an architecture, the call does not exist there."""
 
 _PR_CAPBSET_DROP = 24
 _PR_SET_CHILD_SUBREAPER = 36
@@ -239,7 +280,7 @@ _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _CAPABILITY_VERSION_3 = 0x20080522
 
 _libc = ctypes.CDLL(None, use_errno=True)
-# Typed once: it is called forty times for each command that root starts. Only Linux has it.
+# Typed once, because root needs forty calls for each command. Only Linux has it.
 _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, *[ctypes.c_ulong] * 4, use_errno=True)
 _prctl = _PROTOTYPE(("prctl", _libc)) if hasattr(_libc, "prctl") else None
 Argument = int | bytes | ctypes.Array[ctypes.c_char] | None
@@ -257,7 +298,7 @@ def supported() -> bool:
 
 
 def call(name: str, *arguments: Argument) -> int:
-    """One system call. Its name must be in the table of this machine."""
+    """Make one system call. Its name must be in the table of this machine."""
     numbers = NUMBERS.get(machine())
     if numbers is None:
         raise OSError(38, os.strerror(38))  # ENOSYS
@@ -280,17 +321,23 @@ def no_new_privileges() -> None:
 
 
 def become_subreaper() -> None:
-    """Orphans below us become our children, whatever they did to get away."""
+    """Become the parent of all orphaned descendants."""
     _change(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def drop_capabilities() -> None:
-    """Give up every capability, and with the bounding set the way to get one back."""
+SYS_PTRACE = 19
+"""The capability to inspect other processes."""
+
+
+def drop_capabilities(*except_for: int) -> None:
+    """Drop all other capabilities, and the bounding set, so that none can be regained."""
     for capability in range(64):
+        if capability in except_for:
+            continue
         try:
             _change(_PR_CAPBSET_DROP, capability)
         except OSError as error:
-            # EINVAL: the kernel knows no more of them. EPERM: we have none, so none to lose.
+            # EINVAL: the kernel has no more capabilities. EPERM: we have none to drop.
             if error.errno in (22, 1):
                 break
             raise
@@ -300,4 +347,6 @@ def drop_capabilities() -> None:
         if error.errno != 22:
             raise
     header = ctypes.create_string_buffer(_CAPABILITY_VERSION_3.to_bytes(4, sys.byteorder), 8)
-    call("capset", header, ctypes.create_string_buffer(24))
+    low = sum(1 << each for each in except_for).to_bytes(4, sys.byteorder)
+    # Effective, permitted and inheritable ones, the low half before the high half.
+    call("capset", header, ctypes.create_string_buffer(low + low + bytes(16), 24))

@@ -1,18 +1,18 @@
-"""Sandboxed processes that may write somewhere, and paths that another program opens for us by
-their names: never both at once.
+"""Leases: they separate sandboxed processes that write from path lookups of other programs.
 
     a command that may write to a root    announce the root -> wait while a path in it is open
                                           elsewhere -> start
-    a path for another program            announce what it leads through -> refused if a command
-                                          may write there -> open
+    a path for another program            announce its directories -> refused if a command may
+                                          write to one -> open
 
-Another program follows links, so a process that can replace a part of a path decides what that
-program opens. Each side announces itself before it looks for the other: of two that come at the
-same time at least one sees the other.
+Another program follows links, so a process that can replace a part of a path decides which file
+that program opens. Each side announces itself before it checks for the other: if both come at the
+same time, at least one sees the other.
 
-An announcement is a lock on a byte of one file in the home, whose number comes from a path. It
-belongs to a descriptor and ends with its last copy. A command's keeper has one, so it lasts until
-nothing of the command is left, also if we are killed; and every runtime of a home sees it.
+An announcement is a lock on one byte of a file in the home; the byte is a hash of the path. The
+lock belongs to a descriptor and ends with its last copy. A command's keeper has a copy, so the lock
+lasts until the last process of the command ends, even if callgate is killed. Every runtime of
+a home sees it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from callgate.core.directories import make_private_directory
+from callgate.core.local.disk import make_private_directory
 
 Side = Literal["command", "path"]
 
@@ -34,7 +34,7 @@ _LOCK = struct.Struct("@hhqqi0q")
 _PAUSE_S = 0.01
 _MOST_LINKS = 40
 _HAS_LOCKS = hasattr(fcntl, "F_OFD_SETLK")
-"""Where a system has none of these, it has no sandbox of ours either."""
+"""A system without these locks has no sandbox either."""
 
 
 class Leases:
@@ -42,15 +42,16 @@ class Leases:
         self._file = os.path.join(home, "run", "paths.lock")
 
     async def write(self, roots: Iterable[str]) -> int:
-        """A descriptor to hold while a command lives that may write to these roots, which are free
-        of links. Waits while a path in one of them is open elsewhere. Raises OSError."""
+        """Return the lease of a command that may write to these roots, which are free of links: a
+        descriptor to keep open. Waits while a path in a root is open elsewhere. Raises `OSError`.
+        """
         descriptor = self._open()
         try:
             wanted = list(roots)
             _announce(descriptor, "command", wanted)
             while _is_announced(descriptor, "path", wanted):  # noqa: ASYNC110
-                # No signal comes when another process lets go of a lock, and a thread that
-                # waited for it could not be cancelled.
+                # The release of a lock sends no signal, and a thread that waited for it could
+                # not be cancelled.
                 await asyncio.sleep(_PAUSE_S)
         except BaseException:
             os.close(descriptor)
@@ -58,8 +59,9 @@ class Leases:
         return descriptor
 
     def reserve(self, path: str) -> int | None:
-        """A descriptor to hold while another program opens a path: no command starts before it and
-        all its copies are closed that could change where the path leads. None if one may run."""
+        """Return the lease of a path that another program opens: a descriptor to keep open. Until
+        its last copy is closed, no command starts that could redirect the path. None if such a
+        command may be running."""
         try:
             descriptor = self._open()
         except OSError:
@@ -70,7 +72,7 @@ class Leases:
         return None
 
     def _open(self) -> int:
-        """Anew for each lease: locks of one open file do not exclude one another."""
+        """Open the lock file again for each lease: locks of one open file do not conflict."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             return os.open(self._file, flags, 0o600)
@@ -83,16 +85,16 @@ def _reserve(descriptor: int, path: str) -> bool:
     try:
         wanted = leads_through(path)
         _announce(descriptor, "path", wanted)
-        # Looked at again: what was announced is where it led a moment ago.
+        # Checked again: the path may have changed between its resolution and the announcement.
         return not _is_announced(descriptor, "command", wanted) and leads_through(path) == wanted
     except OSError:
         return False
 
 
 def leads_through(path: str) -> frozenset[str]:
-    """Every directory in which, or below which, a name could be changed so that a path leads
-    elsewhere: also those of links on the way and of where they lead. What does not exist yet counts
-    as well. A root that a command may write to cannot be moved by it, only what is in there."""
+    """Return every directory in which, or below which, a renamed entry could redirect a path. This
+    includes the directories of links on the way, and of missing parts. A command cannot move a
+    root that it may write to, only its content."""
     found: set[str] = set()
     remaining = [part for part in reversed(path.split("/")) if part not in ("", ".")]
     here, links = "/", 0
@@ -105,7 +107,7 @@ def leads_through(path: str) -> frozenset[str]:
         found.add(entry)
         try:
             target = os.readlink(entry)
-        except OSError:  # no link, or nothing
+        except OSError:  # not a link, or missing
             here = entry
             continue
         links += 1

@@ -1,7 +1,7 @@
-"""What this machine can do: each backend, tried out once, with the reason where it fails.
+"""Probes of this machine: each backend, tried once, with the reason for a failure.
 
-Nothing is concluded from files or versions. Landlock and seccomp are asked by system call;
-namespaces and bubblewrap are used, for a command that does nothing.
+The result does not rely on files or versions. Probes of Landlock and seccomp are system calls;
+namespaces and bubblewrap start a command that does nothing.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import TypeVar
 import msgspec
 
 from callgate.sandbox import kernel, meters
-from callgate.sandbox.backends import bubblewrap, cgroups, landlock, pids_groups, seccomp
+from callgate.sandbox.backends import bubblewrap, cgroups, restrict, seccomp
 from callgate.sandbox.jails import Jail
-from callgate.sandbox.launch import Command
 from callgate.sandbox.plans import (
     Backend,
     Bubblewrap,
+    Command,
     Landlock,
     Namespaces,
     Plan,
-    Seatbelt,
     Seccomp,
+    Supervisor,
 )
 from callgate.sandbox.processes.broker_client import (
     BrokerLauncher,
@@ -39,49 +39,52 @@ PATIENCE_S = 10.0
 
 _ASK = Command(argv=("cat", "/proc/self/cgroup"), cwd="/", env={"PATH": os.defpath})
 _TRUE = Command(argv=("true",), cwd="/", env={"PATH": os.defpath})
+_WRITES = Command(argv=("sh", "-c", ': > "$TMPDIR/file"'), cwd="/", env={"PATH": os.defpath})
+_SUPERVISED = Jail(fresh_tmp=True)
 _TRIED = Jail(fresh_tmp=True, pid_namespace=True)
 _REASONS = {
-    errno.EPERM: "user namespaces are off, or not for us",
-    errno.EACCES: "user namespaces are off, or not for us",
-    errno.ENOSPC: "no user namespace is left (user.max_user_namespaces)",
-    errno.EUSERS: "user namespaces are nested too deep",
-    errno.ENOSYS: "the kernel is too old for namespaces as we make them",
+    errno.EPERM: "user namespaces are off, or not permitted for us",
+    errno.EACCES: "user namespaces are off, or not permitted for us",
+    errno.ENOSPC: "the limit of user namespaces is reached (user.max_user_namespaces)",
+    errno.EUSERS: "user namespaces are nested too deeply",
+    errno.ENOSYS: "the kernel is too old for the namespaces that callgate uses",
     errno.EINVAL: "the kernel was built without namespaces",
 }
 
 
 class ControlGroups(msgspec.Struct, frozen=True):
-    """Whether each command is in a group of its own, which ends at once. No backend: no promise
-    depends on it."""
+    """Whether each command gets a separate control group, which can be killed as a whole. Not a
+    backend, because no guarantee depends on it."""
 
     problem: str | None = None
     controllers: tuple[str, ...] = ()
-    """What is limited for a command as a whole, and not for each process."""
+    """Resources that are limited for a command as a whole, not for each process."""
 
 
 async def look(process: BrokerProcess, *, bwrap: str | None = None) -> tuple[Backend, ...]:
-    """Every backend there is, each with what keeps it from working here. Takes 20 ms or so.
+    """Return all backends, each with its problem on this machine. Takes about 20 ms.
 
-    `bwrap` is where bubblewrap is, if not where systems have it. The answer holds until the
+    `bwrap` is the path of bubblewrap, if it is not in a usual one. The answer is valid until the
     next boot.
     """
     filters = kernel.supported() and seccomp.works()
+    version = restrict.abi()
     return (
-        Landlock(landlock.abi()),
+        Landlock(version),
         Seccomp(filters),
+        await _supervisor(process, filters and version > 0),
         await _namespaces(process, filters),
         await _bubblewrap(process, filters, bwrap),
-        Seatbelt(),
     )
 
 
 def look_now(*, bwrap: str | None = None) -> tuple[Backend, ...]:
-    """Blocking `look`, with a broker of its own."""
+    """Return the result of `look`. Blocks, and uses a separate broker."""
     return _now(lambda process: look(process, bwrap=bwrap))
 
 
 async def look_at_groups(process: BrokerProcess) -> ControlGroups:
-    """Asked of a command, about itself."""
+    """Return the control groups of a command, from a command that prints its own."""
     output: list[bytes] = []
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -92,15 +95,15 @@ async def look_at_groups(process: BrokerProcess) -> ControlGroups:
         if os.path.basename(above).startswith(cgroups.PREFIX):
             return ControlGroups(None, tuple(sorted(cgroups.enabled(cgroups.directory(above)))))
         cgroups.usable_parents()
-    except OSError as error:  # TimeoutError among them
+    except OSError as error:  # includes TimeoutError
         return ControlGroups(error.strerror or "a command that does nothing did not end")
-    return ControlGroups("the kernel starts no process in a cgroup of ours")
+    return ControlGroups("the kernel starts no process in a cgroup that callgate created")
 
 
 def process_bound() -> str | None:
-    """What in the kernel bounds the processes of a command that has neither a cgroup of version 2
-    for that nor namespaces; None: nothing, and nothing runs unasked."""
-    groups = pids_groups.find()
+    """Return the kernel's limit for the processes of a command without namespaces and without a
+    limiting cgroup v2. None: there is none, and then no command runs without approval."""
+    groups = cgroups.find_pids_groups()
     if groups is not None:
         groups.close()
         return "cgroup v1"
@@ -119,15 +122,26 @@ def _now(work: Callable[[BrokerProcess], Awaitable[T]]) -> T:
         finally:
             process.close()
 
-    with ThreadPoolExecutor(1) as elsewhere:  # a loop may be running here already
+    with ThreadPoolExecutor(1) as elsewhere:  # this thread may already run an event loop
         return elsewhere.submit(asyncio.run, alone()).result()
 
 
 async def _namespaces(process: BrokerProcess, filters: bool) -> Namespaces:
     if not filters:
-        return Namespaces("no system call filter, without which namespaces are no jail")
+        return Namespaces("no system call filter, which a jail of namespaces needs")
     plan = Plan(_TRIED, ("seccomp", "namespaces"))
     return Namespaces(await _try(BrokerLauncher(process, plan)))
+
+
+async def _supervisor(process: BrokerProcess, possible: bool) -> Supervisor:
+    if not possible:
+        return Supervisor("no Landlock or no system call filter, which the supervisor needs")
+    plan = Plan(_SUPERVISED, ("landlock", "seccomp", "supervisor"))
+    problem = await _try(BrokerLauncher(process, plan), _WRITES)
+    busy = os.strerror(errno.EBUSY)
+    if problem is not None and problem.startswith(busy):
+        problem = "another program already supervises the system calls of this process tree"
+    return Supervisor(problem)
 
 
 async def _bubblewrap(process: BrokerProcess, filters: bool, path: str | None) -> Bubblewrap:
@@ -135,18 +149,20 @@ async def _bubblewrap(process: BrokerProcess, filters: bool, path: str | None) -
     if found.path is None or found.problem is not None:
         return Bubblewrap(found.path, found.problem)
     if not filters:
-        return Bubblewrap(found.path, "no system call filter, without which it is no jail")
+        return Bubblewrap(found.path, "no system call filter, which the jail needs")
     plan = Plan(_TRIED, ("seccomp", "bubblewrap"))
     problem = await _try(BrokerLauncher(process, plan, bwrap=found.path))
     return Bubblewrap(found.path, problem and f"bubblewrap: {problem}")
 
 
-async def _try(launcher: BrokerLauncher) -> str | None:
-    """What goes wrong when a command is started; None: nothing."""
+async def _try(launcher: BrokerLauncher, command: Command = _TRUE) -> str | None:
+    """Return the problem of starting a command; None if it works."""
     output: list[bytes] = []
     try:
         async with asyncio.timeout(PATIENCE_S):
-            async with await launcher.start(_TRUE, lambda stream, data: output.append(data)) as it:
+            async with await launcher.start(
+                command, lambda stream, data: output.append(data)
+            ) as it:
                 ended = await it.wait()
     except TimeoutError:
         return "a command that does nothing did not end"

@@ -1,16 +1,16 @@
-"""What a command takes as a whole, measured by its keeper: memory, and processes with threads.
+"""Measure a whole command, memory and processes with threads, and find its descendants.
 
-    prepare()          before a command's namespaces are filled: bounds that the kernel keeps
-    Meter.exceeded()   which limit the command is above now
+    prepare()          before a command's namespaces are filled: bounds that the kernel enforces
+    Meter.exceeded()   the limit that the command exceeds now
 
-The kernel counts some of this by itself, where we may tell it to: a control group for memory and
-processes, `pid_max` of a PID namespace, RLIMIT_NPROC, which does not bind root. None of them is
-there on every machine, and none says that it was reached. So the keeper measures in any case. What
-the kernel keeps is a little above the limit, to bound what happens between two looks.
+The kernel can count some of this: a control group for memory and processes, `pid_max` of a PID
+namespace, RLIMIT_NPROC, which does not bind root. None of them exists on every machine, and none
+reports that it was reached. So the keeper measures in any case. The kernel's bound is a little
+above the limit and covers the time between two measurements.
 
-Memory is what would be free again if the command ended: its anonymous pages, each counted once
-however many processes share it, and what it has written to memory that is nobody's page:
-`memfd`s, /dev/shm, a /tmp of its own. Caches of files are not counted.
+Memory is the amount that would be free again if the command ended: its anonymous pages, each
+counted once for all processes that share it, and its writes to memory without a page owner:
+`memfd`s, /dev/shm, a private /tmp. Caches of files are not counted.
 
 The broker imports this: no msgspec.
 """
@@ -19,38 +19,128 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import time
 
-from callgate.sandbox import kernel, proc_tree
+from callgate.sandbox import kernel
+
+
+def descendants(ancestor: int) -> set[int]:
+    """Return the running descendants of a process."""
+    return {pid for pid in _walk(ancestor) if _runs(pid)}
+
+
+def descendants_and_dead(ancestor: int) -> set[int]:
+    """Return all descendants, including zombies, which still use a process id.
+
+    A process that loses its parent during the walk may move to a visited place, so the walk is
+    repeated until it finds no new process.
+    """
+    found = _walk(ancestor)
+    while new := _walk(ancestor) - found:
+        found |= new
+    return found
+
+
+def everyone_else() -> set[int]:
+    """Return the running processes of a PID namespace whose first process we are."""
+    return {pid for pid in everyone_else_and_dead() if _runs(pid)}
+
+
+def everyone_else_and_dead() -> set[int]:
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()} - {os.getpid()}
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of all threads of a process."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    files = (read(f"/proc/{pid}/task/{thread}/children") for thread in threads)
+    return [int(child) for file in files for child in file.split()]
+
+
+def fields(pid: int) -> list[bytes]:
+    """Return the fields of /proc/PID/stat after the arbitrary name: state, parent, group, ..."""
+    return read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+
+
+def process_group(pid: int) -> int:
+    values = fields(pid)
+    return int(values[2]) if len(values) > 2 else 0
+
+
+def signal_to(target: int, number: signal.Signals) -> None:
+    try:
+        os.kill(target, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def read(path: str) -> bytes:
+    """Return a file of /proc; empty if it is gone or unreadable for us."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        content = b""
+        while piece := os.read(file, 16384):
+            content += piece
+        return content
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
+
+
+def _walk(ancestor: int) -> set[int]:
+    found: set[int] = set()
+    waiting = children(ancestor)
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found:
+            found.add(pid)
+            waiting += children(pid)
+    return found
+
+
+def _runs(pid: int) -> bool:
+    values = fields(pid)
+    # The first thread may end, and look like a zombie, before the others.
+    return len(values) > 17 and (values[0] not in (b"Z", b"X") or int(values[17]) > 1)
+
 
 NONE, MEMORY, PROCESSES = 0, 1, 2
 
 _LEAST_PAUSE_S = 0.1
 _SHARE = 20
-"""Measuring takes at most one part in so many of a processor's time."""
+"""Measuring uses at most 1/20 of a processor's time."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _RESERVED = 300
-"""Numbers that the kernel gives to no process after the first round."""
+"""Process ids that the kernel does not reuse after the first round."""
 _OTHERS = 512
 _OWN_PID_MAX_SINCE = (6, 14)
 _OOM_SCORE = b"500"
 
 
 def slack(processes: int) -> int:
-    """How many processes the kernel is to refuse, where the keeper ends a command at so many."""
+    """Return the kernel's limit of processes, for a keeper that ends a command at a lower one."""
     return processes + processes // 8 + 16
 
 
 def most_numbers(processes: int) -> int:
-    """`pid_max` for a PID namespace in which the keeper ends a command at so many processes."""
+    """Return `pid_max` for a PID namespace in which the keeper limits the processes."""
     return _RESERVED + slack(processes)
 
 
 def prepare(processes: int, *, alone: bool) -> bool:
-    """In a keeper that is not confined yet. `alone`: it is the first of a PID namespace.
+    """Set the kernel's limits for a keeper that is not confined yet. `alone`: it is the first
+    process of a PID namespace.
 
-    Whether the kernel bounds the processes of that namespace from now on. If the machine runs out
-    of memory all the same, the kernel ends a command before us.
+    Returns whether the kernel limits the processes of that namespace from now on. If the machine
+    runs out of memory, the kernel ends a command before callgate.
     """
     _write("/proc/self/oom_score_adj", _OOM_SCORE)
     if not alone or not processes or not has_own_pid_max():
@@ -59,8 +149,8 @@ def prepare(processes: int, *, alone: bool) -> bool:
 
 
 def nproc_binds() -> bool:
-    """Whether RLIMIT_NPROC holds for a process of ours without capabilities. Tried out: root of a
-    container may be anybody outside of it."""
+    """Whether RLIMIT_NPROC applies to our processes without capabilities. The function tries it,
+    because root of a container may be any user outside."""
     child = os.fork()
     if child == 0:
         try:
@@ -76,31 +166,31 @@ def nproc_binds() -> bool:
 
 
 def nproc_for(processes: int) -> int:
-    """A RLIMIT_NPROC with which a command can have so many beside all that its user runs now, and
-    some that it starts elsewhere meanwhile."""
+    """Return an RLIMIT_NPROC for so many processes in addition to all other processes of the user,
+    with a reserve for processes that start elsewhere."""
     user, threads = os.getuid(), 0
     for name in os.listdir("/proc"):
         try:
             if name.isdigit() and os.stat(f"/proc/{name}").st_uid == user:
-                threads += int((proc_tree.fields(int(name))[17:18] or [b"0"])[0])
+                threads += int((fields(int(name))[17:18] or [b"0"])[0])
         except OSError:
-            continue  # it is gone
+            continue  # the process is gone
     return threads + _OTHERS + slack(processes)
 
 
 def has_own_pid_max() -> bool:
-    """Whether a PID namespace has a `pid_max` of its own. Elsewhere it is the whole machine's."""
+    """Whether each PID namespace has a separate `pid_max`; otherwise it is global."""
     numbers = os.uname().release.replace("-", ".").split(".")[:2]
     return all(map(str.isdigit, numbers)) and tuple(map(int, numbers)) >= _OWN_PID_MAX_SINCE
 
 
 class Meter:
-    """0 for a limit: there is none."""
+    """Measures one command. A limit of 0 means no limit."""
 
     def __init__(
         self, memory: int, processes: int, *, alone: bool, own_tmp: tuple[str, ...] = ()
     ) -> None:
-        """`own_tmp` are file systems in memory that only the command writes to."""
+        """`own_tmp`: file systems in memory that only the command writes to."""
         self._memory = memory
         self._processes = processes
         self._alone = alone
@@ -109,7 +199,7 @@ class Meter:
 
     @property
     def pause(self) -> float:
-        """Seconds until the next look is due."""
+        """Seconds until the next measurement."""
         return max(0.0, self._due - time.monotonic())
 
     def exceeded(self) -> int:
@@ -121,13 +211,10 @@ class Meter:
             self._due = now + max(_LEAST_PAUSE_S, _SHARE * (now - start))
 
     def _look(self) -> int:
-        if self._alone:
-            members = proc_tree.everyone_else_and_dead()
-        else:
-            members = proc_tree.descendants_and_dead(os.getpid())
+        members = everyone_else_and_dead() if self._alone else descendants_and_dead(os.getpid())
         threads = pages = 0
         for pid in members:
-            values = proc_tree.fields(pid)
+            values = fields(pid)
             if len(values) > 21:
                 threads += int(values[17])
                 pages += int(values[21])
@@ -138,7 +225,7 @@ class Meter:
         return NONE
 
     def _is_above(self, resident: int, members: set[int]) -> bool:
-        """Look closely only if what is quickly seen could be too much."""
+        """Whether memory is above the limit. Measures exactly only if a cheap bound exceeds it."""
         if resident + _shared_by_all() <= self._memory:
             return False
         anonymous = mapped = 0
@@ -151,29 +238,29 @@ class Meter:
 
 
 def _shared_by_all() -> int:
-    """All memory of the machine that is a file without a disk, ours or not."""
-    for line in proc_tree.read("/proc/meminfo").splitlines():
+    """Return the machine's memory in files without a disk, of all programs."""
+    for line in read("/proc/meminfo").splitlines():
         if line.startswith(b"Shmem:"):
             return int(line.split()[1]) * 1024
     return 0
 
 
 def _proportional(pid: int) -> tuple[int, int]:
-    """Anonymous and shared memory of a process, its part of what it has in common with others."""
+    """Return anonymous and shared memory of a process, shared pages in proportion."""
     found = {b"Pss_Anon:": 0, b"Pss_Shmem:": 0, b"SwapPss:": 0}
-    text = proc_tree.read(f"/proc/{pid}/smaps_rollup")
+    text = read(f"/proc/{pid}/smaps_rollup")
     for line in text.splitlines():
         words = line.split()
         if words[0] in found:
             found[words[0]] = int(words[1]) * 1024
-    if not text:  # it keeps this from us: then all counts that it has
-        values = proc_tree.fields(pid)
+    if not text:  # unreadable for us: count all its resident pages
+        values = fields(pid)
         return (int(values[21]) * _PAGE if len(values) > 21 else 0), 0
     return found[b"Pss_Anon:"] + found[b"SwapPss:"], found[b"Pss_Shmem:"]
 
 
 def _unmapped(members: set[int]) -> int:
-    """What is in `memfd`s, each counted once."""
+    """Return the memory in `memfd`s, each counted once."""
     sizes: dict[tuple[int, int], int] = {}
     for pid in members:
         directory = f"/proc/{pid}/fd"
@@ -183,7 +270,7 @@ def _unmapped(members: set[int]) -> int:
                     facts = os.stat(f"{directory}/{number}")
                     sizes[facts.st_dev, facts.st_ino] = facts.st_blocks * 512
         except OSError:
-            continue  # it is gone, or not ours to look at
+            continue  # gone, or unreadable for us
     return sum(sizes.values())
 
 
@@ -196,7 +283,7 @@ def _used(file_system: str) -> int:
 
 
 def _write(path: str, text: bytes) -> bool:
-    """Best effort: whether it worked. The keeper measures in any case."""
+    """Write a file. Returns whether it worked; the keeper measures in any case."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     except OSError:

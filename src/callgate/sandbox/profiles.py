@@ -1,12 +1,12 @@
-"""The three jails that people speak of: `read`, `workspace`, `open`.
+"""The three named jails: `read`, `workspace`, `open`.
 
     read        reads the system, the workspace and tool chains; changes nothing, no network
-    workspace   the same, and writes in the workspace; a /tmp of its own; no network unless asked
-    open        everything that the user may do, except to reach us
+    workspace   as `read`, and writes in the workspace; a private /tmp; network only on request
+    open        everything that the user may do, except access to callgate's home
 
-The last two can be `without_writes`, for hosts and servers whose calls may change nothing.
+The last two have a variant `without_writes`, for hosts and servers whose calls may change nothing.
 
-`SandboxPaths` is what they are made from. Nothing here looks at a file except to follow links.
+`SandboxPaths` is the input of a profile. The module accesses files only to resolve links.
 """
 
 from __future__ import annotations
@@ -194,8 +194,8 @@ SECRETS = (
     ".config/infisical",
     ".infisical",
 )
-"""Below a home directory: what proves who someone is, and what they typed. It matters where a
-home is shown as a whole; elsewhere nothing but tool chains is shown of it."""
+"""Credentials and histories, below a home directory. The list matters if a home is visible as a
+whole; otherwise only tool chains of a home are visible."""
 
 _SYSTEM_SECRETS = (
     "/etc/shadow",
@@ -230,13 +230,13 @@ _SYSTEM_SECRETS = (
     "/run/docker.sock",
     "/run/containerd",
 )
-"""Beside what the system itself keeps from other users."""
+"""Secrets of the system, in addition to files that other users cannot read."""
 
 _TMP = "/tmp"  # noqa: S108 compared with, not written to
 
 
 class SandboxPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """The paths that a profile is made from. Links are followed when it is made."""
+    """The input paths of a profile, which resolves their links."""
 
     workspace: str
     home: str
@@ -244,24 +244,25 @@ class SandboxPaths(msgspec.Struct, frozen=True, kw_only=True):
     callgate_home: str
     read_roots: tuple[str, ...] = ()
     write_roots: tuple[str, ...] = ()
-    """Roots that were granted beside the workspace."""
+    """Roots that were granted in addition to the workspace."""
     program_roots: tuple[str, ...] = ()
-    """Writable for one host or server alone, also where the workspace is not."""
+    """Writable for one host or server only, even if the workspace is not."""
     protected: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
-    """Beside our own home and what is a secret anyway."""
+    """Hidden paths in addition to callgate's home and the built-in secrets."""
     shown: tuple[str, ...] = ()
-    """The secrets that the user wants commands to see."""
+    """Secrets that the user made visible to commands."""
     revealed: tuple[Root, ...] = ()
-    """What one program sees, although it is a secret or in our own home: its installation there."""
+    """Paths that one program sees although they are secret or in callgate's home, such as its
+    installation."""
     tools: tuple[str, ...] = ()
-    """What is shown of a home, and of other directories that are not shown as a whole."""
+    """Visible parts of a home, and of other directories that are not visible as a whole."""
     private: tuple[str, ...] = ()
-    """Directories of which nothing is shown unless it is named. The user's home is one anyway."""
+    """Directories of which only explicitly granted parts are visible, in addition to the home."""
     names: Names | None = None
-    """Names that a command may not create in the workspace and the roots beside it."""
+    """Names that a command may not create in the workspace and the granted roots."""
     code: tuple[str, ...] = ()
-    """Where our own program is: whoever changes it there is no longer in a jail."""
+    """Directories of callgate's code: a command that changed them would escape the jail."""
 
 
 def read(paths: SandboxPaths, *, limits: Limits = NO_LIMITS) -> Jail:
@@ -274,7 +275,7 @@ def read(paths: SandboxPaths, *, limits: Limits = NO_LIMITS) -> Jail:
         links=sight.links(named, opaque, visible),
         readable=tuple(sorted({"/", *visible})),
         limits=limits,
-        bounded=True,  # nobody is asked about it
+        bounded=True,  # commands run in it without approval
     )
 
 
@@ -291,8 +292,8 @@ def workspace(
     readable = _plain(*shown)
     visible = (*readable, *writable)
     opaque = sight.opaque((paths.home, *paths.private), visible)
-    own = tuple(root.path for root in paths.revealed)
-    named = (paths.workspace, *paths.write_roots, *paths.program_roots, *shown, *own)
+    own_roots = tuple(root.path for root in paths.revealed)
+    named = (paths.workspace, *paths.write_roots, *paths.program_roots, *shown, *own_roots)
     hidden = _hidden(paths, opaque, visible)
     return Jail(
         readable=tuple(sorted({"/", *readable})),
@@ -309,7 +310,7 @@ def workspace(
             )
         ),
         hidden=hidden,
-        revealed=tuple(path for path in (*seen, *changeable) if below_any(path, hidden)),
+        revealed=_visible_in(hidden, paths, (*seen, *changeable)),
         network=network,
         hosts=hosts,
         names=_names(paths),
@@ -336,20 +337,30 @@ def open(paths: SandboxPaths, *, limits: Limits = NO_LIMITS) -> Jail:
 
 
 def without_writes(jail: Jail, paths: SandboxPaths) -> Jail:
-    """The same jail with the workspace and the roots beside it read-only. What is left are roots of
-    its own that are no part of them, and what is revealed; in an open jail, all but them."""
+    """Return the jail with the workspace and the granted roots read-only. Revealed paths, and
+    program roots outside the others, stay writable; in an open jail, everything else does. A
+    workspace that is itself revealed is read-only."""
     roots = _plain(paths.workspace, *paths.write_roots)
     writable = jail.writable
-    if "/" not in writable:
+    if "/" not in writable or "/" in roots:
         extra = (path for path in _plain(*paths.program_roots) if not below_any(path, roots))
-        writable = tuple(sorted({*extra, *_revealed(paths)[1]}))
+        writable = tuple(sorted({*extra, *_revealed(paths)[1]} - {*roots}))
     protected = {*jail.protected, *roots}
     return msgspec.structs.replace(
         jail,
         readable=tuple(sorted({*jail.readable, *roots})),
         writable=writable,
-        protected=tuple(sorted(each for each in protected if below_any(each, writable))),
+        protected=tuple(sorted(each for each in protected if _is_inside(each, writable))),
         write_watch=roots,
+    )
+
+
+def without_service_sockets(paths: SandboxPaths) -> SandboxPaths:
+    """Return paths without the directories in which services of this machine listen."""
+    return msgspec.structs.replace(
+        paths,
+        private=(*paths.private, *sight.service_directories()),
+        read_roots=(*paths.read_roots, *sight.shown_of_services()),
     )
 
 
@@ -357,11 +368,13 @@ def _names(paths: SandboxPaths) -> Names | None:
     if paths.names is None:
         return None
     roots = _plain(paths.workspace, *paths.write_roots, *paths.program_roots)
-    return msgspec.structs.replace(paths.names, roots=roots)
+    home = os.path.realpath(paths.callgate_home)
+    private = (path for path in _revealed(paths)[1] if is_below(path, home) and path not in roots)
+    return msgspec.structs.replace(paths.names, roots=roots, private=tuple(private))
 
 
 def with_replacements(jail: Jail, replacements: Iterable[Replacement]) -> Jail:
-    """The jail with other files in the place of some, in directories that it shows."""
+    """Return a jail in which other files replace some, in directories that it shows."""
     given = tuple(replacements)
     readable = {each.path for each in given if not each.writable}
     writable = {each.path for each in given if each.writable}
@@ -374,7 +387,7 @@ def with_replacements(jail: Jail, replacements: Iterable[Replacement]) -> Jail:
 
 
 def _revealed(paths: SandboxPaths) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The revealed paths: readable ones, and writable ones."""
+    """Return the revealed paths: readable ones, and writable ones."""
     by_access = {
         writable: [root.path for root in paths.revealed if root.writable is writable]
         for writable in (False, True)
@@ -382,8 +395,18 @@ def _revealed(paths: SandboxPaths) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return _plain(*by_access[False]), _plain(*by_access[True])
 
 
+def _visible_in(
+    hidden: tuple[str, ...], paths: SandboxPaths, revealed: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the visible paths below hidden ones: revealed paths, and granted roots in them. Such
+    a root is a separate mount, because its rules differ from the directory around it."""
+    roots = _plain(paths.workspace, *paths.write_roots, *paths.program_roots)
+    granted = (path for path in roots if below_any(path, revealed))
+    return tuple(sorted(p for p in {*revealed, *granted} if below_any(p, hidden)))
+
+
 def _tools(paths: SandboxPaths) -> tuple[str, ...]:
-    """The tool paths that no command can have replaced by a link to something else."""
+    """Return the tool paths, except those in writable roots, where a command could replace them."""
     writable = (paths.workspace, *paths.write_roots, *paths.program_roots)
     real = _plain(*writable)
     return tuple(p for p in paths.tools if not below_any(p, writable) and not below_any(p, real))
@@ -392,40 +415,57 @@ def _tools(paths: SandboxPaths) -> tuple[str, ...]:
 def _hidden(
     paths: SandboxPaths, opaque: tuple[str, ...], visible: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """A secret in a root that was granted is hidden all the same, unless it is `shown`, or is
-    one of the program for which the root is `revealed`. What is in an opaque directory is not
-    there, unless it is visible."""
+    """Return the hidden paths. A secret in a granted root is hidden, unless it is `shown`, or
+    belongs to the program for which the root is `revealed`. Paths in an opaque directory are
+    omitted unless they are visible. A root that was granted in callgate's home does not show it."""
     home = os.path.realpath(paths.home)
     secrets = (os.path.join(home, name) for name in SECRETS)
     revealed = tuple(root.path for root in paths.revealed)
-    own = _plain(*revealed)
+    shown = _plain(*revealed)
     known = [_real_if_there(path) for path in (*secrets, *_SYSTEM_SECRETS)]
-    hidden = (*(p for p in known if not below_any(p, own)), *_plain(*paths.hidden))
+    hidden = (*(p for p in known if not below_any(p, shown)), *_plain(*paths.hidden))
     secret = set(hidden).difference(_plain(*paths.shown, *revealed))
-    wanted = {*secret, *_plain(paths.callgate_home)}
+    ours = os.path.realpath(paths.callgate_home)
+    granted = _plain(paths.workspace, *paths.write_roots, *paths.program_roots)
+    if any(is_below(root, ours) and not below_any(root, shown) for root in granted):
+        visible = (*visible, ours)
+    wanted = {*secret, ours}
     return tuple(sorted(p for p in wanted if not below_any(p, opaque) or below_any(p, visible)))
 
 
 def _movable(paths: tuple[str, ...], writable: tuple[str, ...]) -> list[str]:
-    """The paths that a command could change or move. A hidden path that was moved would be found
-    by the next command where nothing is hidden; moving a directory that it is in is enough."""
+    """Return the paths that a command could change or move. A hidden path must not move, because
+    the next command would see it at its new place. The same applies to its parent directories."""
     inside = (path for path in paths if below_any(path, writable) and path not in writable)
     return [path for path in inside if os.path.lexists(path)]
 
 
-def _unlinked(paths: SandboxPaths, writable: tuple[str, ...]) -> tuple[str, ...]:
-    """The protected paths, as they are written below their root.
+def _is_inside(path: str, roots: Iterable[str]) -> bool:
+    """Whether a path is below one of the roots, and is not the root itself."""
+    return any(is_below(path, root) for root in roots if root != path)
 
-    Only the root's own links are followed: a link inside can be replaced by the command, so
-    it is the place itself that must be kept. A home of ours in there must not be moved away.
+
+def _unlinked(paths: SandboxPaths, writable: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the protected paths, relative to the resolved root.
+
+    The function resolves only links of the root itself. A command can replace a link inside, so
+    the path in the root must be protected. A home of callgate in there must not be moved away.
+
+    The revealed paths are the only visible ones in callgate's home. Paths in it are protected only
+    for a root that is in there itself, because the home stays writable for its program.
     """
     roots = (paths.workspace, *paths.write_roots, *paths.program_roots)
-    found = [home for home in _plain(paths.callgate_home) if below_any(home, writable)]
+    revealed = _plain(*(root.path for root in paths.revealed))
+    home = os.path.realpath(paths.callgate_home)
+    found = [home] if _is_inside(home, writable) else []
     for path in paths.protected:
         for root in roots:
             inside = os.path.relpath(path, root)
             if inside != ".." and not inside.startswith("../"):
-                found.append(os.path.normpath(os.path.join(os.path.realpath(root), inside)))
+                real = os.path.realpath(root)
+                target = os.path.normpath(os.path.join(real, inside))
+                if not is_below(target, home) or below_any(real, revealed):
+                    found.append(target)
                 break
         else:
             raise ValueError(f"a protected path is outside every writable root: {path}")
@@ -433,7 +473,7 @@ def _unlinked(paths: SandboxPaths, writable: tuple[str, ...]) -> tuple[str, ...]
 
 
 def _real_if_there(path: str) -> str:
-    """Most of what we know by name is not there, and following links takes time."""
+    """Resolve the links of a path if it exists. Most known paths do not, and resolving is slow."""
     return os.path.realpath(path) if os.path.lexists(path) else path
 
 

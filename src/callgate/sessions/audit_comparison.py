@@ -1,15 +1,14 @@
-"""Do the store and the audit log say the same? Each call that ended has one line, about that end.
+"""Compare the store with the audit log: each call that ended has exactly one line about its end.
 
-    store: sessions, ends, then the outbox ---> audit log: lines ---> store: ends that came since
+    store: sessions, ends, then the outbox ---> audit log: lines ---> store: newer ends
 
-In this order, living processes are never taken for ones that lost something: a record leaves the
-outbox once its line is written, and the events of a process may follow its lines, also after its
-death until somebody recovers it, which a read-only home prevents. What was
-written before records were committed with the end of their calls is not judged. Two records of
-one call that disagree are reported for ever: by what they say, or by the note that was made of them
-when the later one was found.
+This order avoids false reports about running processes: a record leaves the outbox after its line
+was written, and the events of a process may follow its lines, even after its death until recovery,
+which a read-only home prevents. Lines from versions that did not commit records with the end of
+their calls are not compared. Two records of one call that disagree are reported forever: by their
+content, or by the note that was stored when the later one was found.
 
-Of a call that is as it should be, two numbers are kept in memory; of a session, one.
+For a correct call, two numbers are stored in memory; for a session, one.
 """
 
 from __future__ import annotations
@@ -23,11 +22,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from callgate.audit.backwards import time_of
 from callgate.audit.journals import chains_ahead
-from callgate.audit.reading import records_in
-from callgate.audit.records import CallRecord
-from callgate.audit.segments import all_segments, number_of, open_segments
+from callgate.audit.reading import records_in, time_of
+from callgate.audit.records import CallRecord, all_segments, number_of, open_segments
 from callgate.audit.verify import Problem
 from callgate.core.events import EVENTS_PRUNED, TERMINAL, Event
 from callgate.core.stored import StoredSession
@@ -35,19 +32,19 @@ from callgate.core.stores import SessionNotFound, Store
 from callgate.sessions.homes import MOVED, NOTE, SUPERSEDED
 
 MOST = 100
-"""Problems that are listed."""
+"""Maximum problems in the list."""
 _OUT_OF_ORDER_S = 60.0
-"""By how much a line may be later in the log than one with a later time."""
+"""Maximum delay of a line in the log, behind lines with a later time."""
 _PAGE = 1_000
 _HASH_BYTES = 7
-"""Too few to be met by chance in a log of any size, and still a small number."""
+"""Long enough to exclude random collisions, and still a small number."""
 _HAS_LINE, _HAS_RIGHT_LINE = 1, 2
 _OTHERWISE = "ended otherwise in the store"
 
 
 class Comparison(msgspec.Struct, frozen=True):
     calls: int
-    """In the store, with an end."""
+    """Number of calls in the store that have ended."""
     problems: tuple[Problem, ...]
 
 
@@ -69,10 +66,10 @@ async def compare(
     is_shared: bool = False,
     is_whole: bool = True,
 ) -> Comparison:
-    """Compare the log with the store. `directory` is that of the processes' files.
+    """Compare the log with the store. `directory` has the files of the processes.
 
     `is_shared`: several homes share the store; `others` are the logs and directories of some.
-    `is_whole`: no other log has lines of it; else a call without a line is none of ours.
+    `is_whole`: no other log has lines of the store; else a call without a line belongs to another.
     """
     comparison = _Comparison(store, path, directory, others)
     if is_shared:
@@ -97,22 +94,22 @@ class _Comparison:
         self._logs = [path, *(log for log, _ in others)]
         self._directories = [directory, *(each for _, each in others)]
         self._notes: dict[str, str] = {}
-        """By line: why it is not as the store has it."""
+        """By line: the reason for which it differs from the store."""
         self._noted: set[str] = set()
         """Lines that contradict the store, by their notes, and that no log has shown yet."""
         self._key = os.urandom(16)
-        """Nobody can choose ids that are the same to us."""
+        """Random, so that no client can choose ids with equal hashes."""
         self.ends: dict[int, int] = {}
-        """By the hash of each call: that of the id of its line, and which lines were seen."""
+        """Keys are hashes of calls; values have the hash of the line's id, and the lines found."""
         self.problems: list[Problem] = []
         self._sessions: set[int] = set()
         self._forks: dict[str, float] = {}
-        """When they were made: older events are copies."""
+        """Creation times of forks: older events are copies."""
         self._begin: str | None = None
         self._cursor: str | None = None
         self._owed: set[str] = set()
         self._ahead: set[str] = set()
-        """Chains whose lines the store may not have followed."""
+        """Chains with lines that may not be in the store yet."""
         self._pruned_upto: dict[int, float] = {}
         """By session: the time before which its events may be pruned."""
         self._unknown: list[_Line] = []
@@ -167,7 +164,7 @@ class _Comparison:
             self.problems.append(Problem(self._path, 0, message))
 
     async def find_missing(self) -> None:
-        """Ends without a line, which are looked up again by what they are called."""
+        """Look up ends without a line by their ids."""
         if all(end & _HAS_LINE for end in self.ends.values()):
             return
         oldest = max(map(_oldest_line, self._logs))
@@ -180,7 +177,7 @@ class _Comparison:
                     return
 
     async def judge_unknown(self) -> None:
-        """Lines of calls that have not ended in the store: has it followed meanwhile?"""
+        """Look up lines of calls without an end again: the store may have followed."""
         self._note_ahead()
         await self._read_ends(self._cursor)
         self._pruned_upto.clear()
@@ -212,8 +209,8 @@ class _Comparison:
             )
 
     async def _began(self) -> float:
-        """When the first event of the store was made. 0: its first events were deleted, so nobody
-        knows; infinity: it never had one."""
+        """Return the time of the first event of the store. 0: its first events were deleted, so it
+        is unknown; infinity: it never had one."""
         ever = (await self._store.behind()).most
         page = await self._store.read_all(limit=1)
         if not page.events:
@@ -225,7 +222,7 @@ class _Comparison:
         """Whether the end of a call should be in the store, going by its line."""
         session = self._hash(record.session)
         if (
-            not record.principal  # which older lines do not have
+            not record.principal  # missing in older lines
             or record.chain in self._ahead
             or session not in self._sessions
         ):
@@ -254,7 +251,7 @@ class _Comparison:
             self._forks[session.id] = session.created_at
 
     async def _read_ends(self, after: str | None) -> str | None:
-        """Note the calls that ended after a cursor; the new cursor."""
+        """Note the calls that ended after a cursor. Returns the new cursor."""
         async for call, event, cursor in self._ended(after):
             after = cursor
             hash = self._hash(call)
@@ -267,7 +264,7 @@ class _Comparison:
         return after
 
     async def _ended(self, after: str | None) -> AsyncIterator[tuple[str, Event, str | None]]:
-        """Calls that ended after a cursor, each with the cursor behind its page, but no copies."""
+        """Yield calls that ended after a cursor, with the cursor after the page, but no copies."""
         while True:
             page = await self._store.read_all(after)
             for event in page.events:
@@ -292,28 +289,28 @@ def _lines(path: str) -> Iterator[_Line]:
 
 
 async def _pruned_upto(store: Store, session: str) -> float:
-    """The time of a session's first event that is not pruned; 0 where none are."""
+    """Return the time of a session's first event that is not pruned; 0 if it has none."""
     try:
         first = await store.read_events(session, limit=1)
         if not first or first[0].type != EVENTS_PRUNED:
             return 0.0
         following = await store.read_events(session, first[0].payload["upto"], limit=1)
-    except SessionNotFound:  # deleted meanwhile
+    except SessionNotFound:  # deleted since the list was read
         return math.inf
     return following[0].timestamp if following else math.inf
 
 
 def _oldest_line(path: str) -> float:
-    """The time before which lines may have been dropped; 0 where none were."""
+    """Return the time before which lines may have been dropped; 0 if none were."""
     first = next(iter(all_segments(path)), path)
-    with suppress(FileNotFoundError):  # dropped meanwhile
+    with suppress(FileNotFoundError):  # deleted since the list was read
         if first == path or (number_of(first) == 1 and os.path.getsize(first)):
             return 0.0
-    # A record may have waited long for its line, but not longer than until its chain began.
+    # A record may have waited long for its line, but not since before the start of its chain.
     times = (max(each.record.ts, _began(each.record.chain)) for each in _lines(path))
     return next((time / 1000 + _OUT_OF_ORDER_S for time in times), math.inf)
 
 
 def _began(chain: str) -> int:
-    """When a chain began, in milliseconds since 1970; its name tells."""
+    """Return the start of a chain, in milliseconds since 1970, from its name."""
     return time_of(b'{"id":"audit_' + chain.encode("ascii", "replace")) or 0

@@ -1,11 +1,11 @@
-"""Sessions as their owner uses them: resume, turns, messages, mode and title.
+"""Sessions for their owner: resume, turns, messages, mode and title.
 
     resume ---> the session, owned by this process alone
     begin_turn ---> say, say, ... ---> end_turn
 
-What is written of a turn, and told of it; which turn a session has, and who works in it, is
-`live.SessionTurns`' to know. A turn that was under way when its process died is still the
-session's turn after `resume`: whoever resumes goes on with it or ends it.
+This module writes and emits the parts of a turn; `session_turns` tracks the turn of each session
+and which task runs it. A turn whose process died is still the session's turn after `resume`: the
+new owner continues or ends it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from callgate.core.content import TextBlock, ToolResultBlock
+from callgate.core.content import Message, TextBlock, ToolResultBlock
 from callgate.core.events import (
     MODE_CHANGED,
     SESSION_RESUMED,
@@ -29,7 +29,6 @@ from callgate.core.events import (
     EventSink,
 )
 from callgate.core.ids import turn_id, ulid
-from callgate.core.messages import Message
 from callgate.core.ops import Acquire, AppendMessages, UpdateSession
 from callgate.core.sessions import Mode, Root, Session
 from callgate.core.stored import StoredMessage, StoredSession
@@ -38,9 +37,9 @@ from callgate.events.log import SessionLog
 from callgate.redaction.texts import redact
 
 _MODEL = "model"
-"""In what belongs to a session beside the rest."""
+"""Field of the extra data of a session."""
 _USER_WORDS = "user_words"
-"""In what is kept of a message."""
+"""Field of a stored message."""
 _LONGEST_TITLE = 80
 
 
@@ -52,17 +51,17 @@ class Conversations:
         roots: Callable[[], Collection[Root]],
         heard: Callable[[Session, str, str], None] = lambda session, words, text: None,
     ) -> None:
-        """`roots` are those that the settings grant beside a workspace; `heard` is told what the
-        user of a session wrote, and the whole text of that message."""
+        """`roots` returns the roots that the settings grant in addition to a workspace; `heard`
+        receives the words of the user, and the complete text of their message."""
         self._log = log
         self._sink = sink
         self._roots = roots
         self._heard = heard
 
     async def resume(self, session_id: str) -> tuple[Session, Snapshot]:
-        """Take a session over, with what is still open in it.
+        """Take over a session, with its open calls and questions.
 
-        `SessionNotFound`, or `SessionLocked` while another living process has it.
+        Raises `SessionNotFound`, or `SessionLocked` while another running process owns it.
         """
         store = await self._log.store()
         if not session_id.isascii():
@@ -74,22 +73,23 @@ class Conversations:
         (fence,) = await store.commit(acquire)
         snapshot = await store.snapshot(session_id)
         session = _session(snapshot.session)
-        granted = self._roots()  # what was granted since, or taken back, counts
+        granted = self._roots()  # the present grants count, not the stored ones
         session.extra_roots = tuple(root for root in session.extra_roots if root in granted)
         self._log.adopt(session, fence)
         self.emit(session, SESSION_RESUMED, "system", {})
         return session, snapshot
 
     def has_lost(self, session_id: str) -> bool:
-        """Whether another process has taken over a session of ours: it took us for dead."""
+        """Whether another process has taken over one of our sessions, as if we were dead."""
         return self._log.has_lost(session_id)
 
     async def release(self, session: Session) -> None:
-        """Give a session back: another process may resume it."""
+        """Release a session: another process may resume it."""
         await self._log.release(session.id)
 
     async def begin_turn(self, session: Session, prompt: Message) -> str:
-        """Begin a turn with what the user said; its id. `ValueError` while one is under way."""
+        """Begin a turn with the user's message, and return its id. `ValueError` during another
+        turn."""
         written = self.open_turn(session, prompt, turn_id())
         try:
             await written
@@ -102,8 +102,8 @@ class Conversations:
     def open_turn(
         self, session: Session, prompt: Message, turn: str, user_words: str | None = None
     ) -> asyncio.Future[Any]:
-        """The same, with an id, for who does not wait: done when it is on the disk, prompt and
-        all. `user_words`: what of the prompt the user wrote, if that is not all of it."""
+        """Begin a turn with an id, without waiting: the future is done when the turn and its prompt
+        are on disk. `user_words`: the part that the user wrote, if not all of it."""
         if session.turn_id is not None:
             raise ValueError(f"turn {session.turn_id} is under way")
         title = session.title or title_of(prompt)
@@ -122,15 +122,15 @@ class Conversations:
         cancelled: str | None = None,
         payload: Mapping[str, Any] | None = None,
     ) -> None:
-        """End the turn under way; `cancelled` says why it did not get to its end,
-        `payload` what else the event says."""
+        """End the current turn; `cancelled` is the reason of an early end, `payload` extra data of
+        the event."""
         if session.turn_id is not None:
             await self.close_turn(session, cancelled, payload or {})
 
     def close_turn(
         self, session: Session, cancelled: str | None, payload: Mapping[str, Any]
     ) -> asyncio.Future[Any]:
-        """The same for who does not wait."""
+        """End the current turn without waiting."""
         if cancelled is None:
             self.emit(session, TURN_COMPLETED, "agent", payload)
         else:
@@ -148,8 +148,8 @@ class Conversations:
         soon: bool = False,
         user_words: str | None = None,
     ) -> asyncio.Future[Any]:
-        """Add a message to the conversation. Done when it is on the disk: before anything that
-        is written later. `soon`: nobody waits for it. `user_words`: what of it a person wrote."""
+        """Add a message to the conversation. Completes when it is on the disk, before later writes.
+        `soon`: no caller waits. `user_words`: the part that the user wrote."""
         body = msgspec.to_builtins(message)
         if user_words is not None:
             self._heard(session, user_words, text_of_prompt(message) or "")
@@ -159,26 +159,26 @@ class Conversations:
         return self._log.commit(session, op, soon=soon)
 
     async def messages(self, session: Session) -> list[Message]:
-        """The whole conversation; empty before anything was said."""
+        """Return the complete conversation; empty before the first message."""
         return [msgspec.convert(each.body, Message) for each in await self.stored(session)]
 
     async def stored(self, session: Session) -> list[StoredMessage]:
-        """The same as it is kept."""
-        if not self._log.holds(session.id):  # it is made with the first thing that is said
+        """Return the stored messages."""
+        if not self._log.holds(session.id):  # the first message creates it
             return []
         await self._log.flush()
         return await _all(await self._log.store(), session.id)
 
     async def store(self) -> Store:
-        """What is kept, to read. Raises the `StoreError` for which there is none."""
+        """Return the store for reading. Raises its `StoreError` if it could not be opened."""
         return await self._log.store()
 
     async def flush(self) -> None:
-        """Wait until what was said so far is on the disk, or could not be written."""
+        """Wait until all events are on the disk, or could not be written."""
         await self._log.flush()
 
     async def keep(self, session: Session) -> None:
-        """Keep a session in which nothing was said yet."""
+        """Store a session without messages."""
         await self._update(session)
 
     async def rename(self, session: Session, title: str) -> None:
@@ -186,18 +186,18 @@ class Conversations:
         await self._update(session, title=title)
 
     async def move(self, session: Session, workspace: str) -> None:
-        """Go on with a session in another directory, and with the roots that it has by now."""
+        """Continue a session in another directory, with its current roots."""
         session.workspace = workspace
         await self._update(session, workspace=workspace, extra_roots=session.extra_roots)
 
     async def set_mode(self, session: Session, mode: Mode) -> None:
-        """Change the ceiling of what may run, from the next decision on."""
+        """Change the mode, from the next decision on."""
         before, session.mode = session.mode, mode
         self.emit(session, MODE_CHANGED, "user", {"from": before, "to": mode})
         await self._update(session, mode=mode)
 
     async def set_model(self, session: Session, name: str) -> None:
-        """Remember which model was chosen for a session."""
+        """Store the model that was chosen for a session."""
         await self._update(session, meta={_MODEL: name})
 
     def _update(self, session: Session, **changes: Any) -> asyncio.Future[Any]:
@@ -215,7 +215,8 @@ class Conversations:
         keep: bool = True,
         parent: str | None = None,
     ) -> str:
-        """Say what happened in a session; the event's id. Not to `keep`: only to who listens."""
+        """Emit an event in a session and return its id. If `keep` is False, only subscribers
+        receive it."""
         event = Event(
             id=ulid(),
             timestamp=time.time(),
@@ -233,21 +234,22 @@ class Conversations:
 
 
 def text_of_prompt(message: Message) -> str | None:
-    """What a message says in the user's role; None if it carries what tools gave back."""
+    """Return the text of a message in the user's role; None if it contains tool results."""
     if any(isinstance(block, ToolResultBlock) for block in message.content):
         return None
     return "\n".join(block.text for block in message.content if isinstance(block, TextBlock))
 
 
 def user_words_of(body: Mapping[str, Any]) -> str | None:
-    """What of a kept message a person wrote; None: nothing, or it is not known."""
+    """Return the part of a stored message that the user wrote; None if there is none or it is
+    unknown."""
     words = body.get(_USER_WORDS)
     return words if isinstance(words, str) else None
 
 
 def title_of(prompt: Message) -> str | None:
-    """What a session is called before anyone gave it a title: the first line of what the user
-    said first; None where they said no word."""
+    """Return the default title of a session: the first line of the user's first message; None if it
+    has no text."""
     for block in prompt.content:
         if isinstance(block, TextBlock) and block.text.strip():
             line = redact(" ".join(block.text.strip().splitlines()[0].split()))
@@ -256,7 +258,7 @@ def title_of(prompt: Message) -> str | None:
 
 
 def chosen_model(stored: StoredSession) -> str | None:
-    """The model that was chosen for a session; None where none was."""
+    """Return the model that was chosen for a session; None if none was."""
     name = stored.meta.get(_MODEL)
     return name if isinstance(name, str) else None
 

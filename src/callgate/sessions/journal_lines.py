@@ -1,9 +1,9 @@
-"""What the lines of dead processes say and the store does not: it is put into the store.
+"""Audit lines of dead processes: lines missing from the store, and lines missing from the log.
 
 A call without effects is answered when its line is in the audit log. If its process is killed
-before its events reach the store, they are made from the line, with the ids that they had; what
-they would have said beyond it, such as the size of the arguments, is lost. Idempotent: an event
-that is there already stays as it is.
+before its events reach the store, they are rebuilt from the line, with their original ids; facts
+that the line lacks, such as the size of the arguments, are lost. Idempotent: an existing event
+stays unchanged, and each owed line is written once.
 """
 
 from __future__ import annotations
@@ -12,19 +12,33 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+import msgspec
+
 from callgate.audit.journals import DeadJournal, dead_journals, living_journals
+from callgate.audit.keys import is_keyed, keyed_hash
+from callgate.audit.log import AuditLog
+from callgate.audit.reading import newest_first
 from callgate.audit.records import CallRecord, implied_end
 from callgate.core.errors import ToolErrorClass
 from callgate.core.events import CALLED, COMPLETED, FAILED, SESSION_CREATED, TERMINAL, Event
 from callgate.core.ids import ulid
-from callgate.core.ops import Append, CloseCutCalls, FinishCall, NewSession, Op
-from callgate.core.stored import CallState
+from callgate.core.ops import (
+    Append,
+    ClaimOutbox,
+    ClearOutbox,
+    CloseCutCalls,
+    FinishCall,
+    NewSession,
+    Op,
+)
+from callgate.core.stored import CallState, OutboxRecord
 from callgate.core.stores import CallMismatch, SessionNotFound, Store, StoreError
 from callgate.sessions.homes import (
+    MOVED,
     SUPERSEDED,
     HomeIdentity,
     claim_reading,
@@ -34,7 +48,7 @@ from callgate.sessions.homes import (
 
 _BATCH = 500
 _OF_LINES = (CallMismatch, SessionNotFound)
-"""What the store says to lines that no process of ours wrote, or of a session deleted since."""
+"""Errors of the store for lines that are not ours, or belong to a deleted session."""
 
 _log = logging.getLogger("callgate.sessions")
 
@@ -43,15 +57,15 @@ async def store_lines(
     store: Store,
     log: str,
     directory: str,
-    gone: Iterable[str] = (),
+    dead: Iterable[str] = (),
     home: HomeIdentity | None = None,
 ) -> frozenset[str]:
-    """Put the lines of dead processes into the store. The owners in `gone` that still seem to
-    live, and whose lines were therefore not read.
+    """Put the lines of dead processes into the store. Returns owners in `dead` that seem to be
+    alive, so that their lines were not read.
 
-    `home`: one of several that share the store. Others may have ended calls of its dead.
+    `home`: one of several that share the store. Others may have ended calls of its dead owners.
     """
-    known = frozenset(gone)
+    known = frozenset(dead)
     journals = await asyncio.to_thread(dead_journals, directory, known)
     with ExitStack() as locked:
         for journal in journals:
@@ -81,8 +95,8 @@ async def close_cut(
 ) -> None:
     """End the calls without effects that dead owners left open and that have no line.
 
-    `home`: one of several that share the store. What the dead of another one left open is ended
-    once that home has read their lines, or is lost.
+    `home`: one of several that share the store. Open calls of another home's owners are ended after
+    that home has read their lines, or is lost.
     """
     cut = await store.cut_sessions()
     if not cut:
@@ -102,7 +116,7 @@ async def close_cut(
 
 
 async def _not_ended(store: Store, session: str, lines: list[CallRecord]) -> list[CallRecord]:
-    """The lines of calls without an end in the store. The others get a note."""
+    """Return the lines of calls without an end in the store. The other lines get a note."""
     ended = await _ends_of(store, session)
     notes = [
         note_line(line.id, SUPERSEDED)
@@ -115,7 +129,7 @@ async def _not_ended(store: Store, session: str, lines: list[CallRecord]) -> lis
 
 
 async def _ends_of(store: Store, session: str) -> dict[str, str]:
-    """By call: the id of the line that its end has."""
+    """Return the line id at the end of each call, by call."""
     ended: dict[str, str] = {}
     after = 0
     while True:
@@ -133,7 +147,7 @@ async def _ends_of(store: Store, session: str) -> dict[str, str]:
 
 
 async def _note_superseded(store: Store, lines: list[CallRecord]) -> None:
-    """Another home may have ended calls with effects before their lines were read."""
+    """Note lines of calls with effects that another home ended before the lines were read."""
     for line in lines:
         call = await store.get_call(line.call_id) if _may_have_row(line) else None
         if call is not None and call.ended not in (None, line.id.removeprefix("audit_")):
@@ -148,7 +162,7 @@ def _lines_by_session(journal: DeadJournal, log: str) -> dict[str, list[CallReco
 
 
 async def _store(store: Store, session: str, lines: list[CallRecord], *, is_new: bool) -> None:
-    """`is_new`: a session that is not there has not reached the store; else it may be deleted."""
+    """Store lines. `is_new`: a missing session has not reached the store; else it was deleted."""
     if not lines:
         return
     ops: list[Op[Any]] = await _creation(store, session, lines[0])
@@ -157,7 +171,7 @@ async def _store(store: Store, session: str, lines: list[CallRecord], *, is_new:
     for line in lines:
         try:
             *before, end = events_of(line)
-        except (ValueError, OverflowError) as error:  # no process of ours wrote it
+        except (ValueError, OverflowError) as error:  # not a line of callgate
             _log.error("the line of call %s cannot be stored: %s", line.call_id, error)
             continue
         call = await store.get_call(line.call_id) if _may_have_row(line) else None
@@ -185,7 +199,7 @@ def _may_have_row(line: CallRecord) -> bool:
 
 
 async def _creation(store: Store, session: str, line: CallRecord) -> list[Op[Any]]:
-    """What makes a session that had not reached the store."""
+    """Return the operations that create a session which had not reached the store."""
     try:
         await store.get_session(session)
     except SessionNotFound:
@@ -206,7 +220,7 @@ async def _creation(store: Store, session: str, line: CallRecord) -> list[Op[Any
 
 
 def events_of(line: CallRecord) -> list[Event]:
-    """The events of a call, as far as its line tells them."""
+    """Return the events of a call, as far as its line has their data."""
     ended = line.ts / 1000
     ids = {"tool_use_id": line.tool_use_id or line.call_id, "call_id": line.call_id}
     events = []
@@ -263,3 +277,81 @@ def _end_payload(line: CallRecord, type: str) -> dict[str, Any]:
     if line.reason is not None:
         payload["reason"] = line.reason
     return payload
+
+
+_EARLIER_MS = 24 * 3_600_000
+"""Maximum correction of a clock between a record and its line."""
+
+
+async def write_owed(store: Store, audit: AuditLog, home: HomeIdentity | None = None) -> None:
+    """Write the missing audit lines of dead owners, and clear their records from the outbox.
+
+    The caller holds the recovery lock. `OSError` if the log cannot be written: the remaining
+    records stay in the outbox. `home`: one of several that share the store. A record is then
+    claimed first, and left to the home of its owner, whose log may have the line.
+    """
+    owed = await store.outbox(of_dead=True)
+    if home is not None:
+        owed = await _claim(store, home, owed)
+    if not owed:
+        return
+    records = [record for each in owed if (record := _read(each)) is not None]
+    known = await asyncio.to_thread(_calls_with_line, audit.path, records)
+    written = [each.call_id for each in owed]
+    for number, record in enumerate(records):
+        if record.call_id in known:
+            continue
+        if record.args_hash is not None and not is_keyed(record.args_hash):
+            record.args_hash = keyed_hash(audit.key, record.args_hash)
+        try:
+            audit.append(record)
+        except OSError:
+            unwritten = {each.call_id for each in records[number:]} - known
+            await store.commit(ClearOutbox(calls=tuple(c for c in written if c not in unwritten)))
+            if home is not None:  # another server may be able to write them
+                calls = tuple(sorted(unwritten))
+                await store.commit(ClaimOutbox(calls=calls, owner="", expected=store.owner))
+            raise
+    await asyncio.wrap_future(audit.request_sync())
+    await store.commit(ClearOutbox(calls=tuple(written)))
+
+
+async def _claim(
+    store: Store, home: HomeIdentity, owed: Sequence[OutboxRecord]
+) -> Sequence[OutboxRecord]:
+    """Claim records, so that no other server writes them."""
+    lost = await lost_owners(store, home, (each.owner for each in owed), time.time())
+    wanted = [each for each in owed if home.has(each.owner) or each.owner in lost]
+    if not wanted:
+        return ()
+    notes = [
+        note_line(record.id, MOVED)
+        for each in wanted
+        if each.owner in lost and (record := _read(each)) is not None
+    ]
+    claim = ClaimOutbox(calls=tuple(each.call_id for each in wanted), owner=store.owner)
+    *_, claimed = await store.commit(*notes, claim)
+    return [each for each in wanted if each.call_id in claimed]
+
+
+def _read(owed: OutboxRecord) -> CallRecord | None:
+    try:
+        return msgspec.json.decode(owed.record, type=CallRecord)
+    except (ValueError, RecursionError) as error:
+        _log.critical("the record of call %s cannot be read: %s", owed.call_id, error)
+        return None
+
+
+def _calls_with_line(path: str, records: list[CallRecord]) -> set[str]:
+    """Return the calls of these records that have a line in the log."""
+    wanted = {record.call_id for record in records}
+    now = time.time_ns() // 1_000_000  # corrected clocks may have given lines later times
+    oldest = min((record.ts for record in records), default=0)
+    oldest = min(oldest, now) - _EARLIER_MS
+    found: set[str] = set()
+    for line, _ in newest_first(path):
+        if line.ts < oldest or len(found) == len(wanted):
+            break
+        if line.call_id in wanted:
+            found.add(line.call_id)
+    return found

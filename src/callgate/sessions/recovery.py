@@ -1,16 +1,16 @@
-"""What processes left open when they went: closed once, and on record.
+"""Recovery: close everything that dead processes left open, once, with audit lines.
 
     lines of dead processes ---> their events are in the store          (`journal_lines`)
     dead owners -------------> calls with effects end as interrupted, their records are owed
-    sessions they owned -----> calls without effects that have no line end the same way
-    records owed by the dead -> lines in the audit log, unless they are there ---> cleared
+    sessions they owned -----> calls without effects and without a line end in the same way
+    owed records ------------> lines in the audit log, unless they exist ---> cleared
 
-A call that had started is never run again by itself; a question of a direct call closes with its
-caller; a question of a turn stays open. One process at a time does this, under a lock.
+A started call is never run again automatically; a question of a direct call closes with its caller;
+a question of a turn stays open. One process at a time recovers, under a lock.
 
-Where several homes share the store, each has a lock and journals of its own: the lines of dead
-processes are read in their home alone (`homes`), and records that are owed are claimed before
-their lines are written. The rest the store does once, however many ask for it.
+If several homes share the store, each has its own lock and journals: the lines of dead processes
+are read only in their home (`homes`), and owed records are claimed before their lines are written.
+The store does everything else exactly once for any number of callers.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ if TYPE_CHECKING:  # most stores have one home
 
 _LOCK = "recovery.lock"
 _LOOK_EVERY_S = 2.0
-"""How often a runtime that lives on looks for processes that died."""
+"""Interval in which a long-lived runtime looks for dead processes."""
 _WAIT_S = 10.0
-"""How long another process that recovers is waited for."""
+"""Time to wait for another process that recovers."""
 _TRY_EVERY_S = 0.01
 _AGAIN_S = 60.0
-"""When it tries again what could not be written."""
+"""Interval of retries after a failed write."""
 
 _log = logging.getLogger("callgate.sessions")
 
 
 class Recovery:
-    """Opens the store of one runtime, after those who are gone."""
+    """Opens the store of one runtime, after recovery."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class Recovery:
         home: HomeIdentity | None = None,
         find_key: Callable[[Store], Awaitable[bytes]] | None = None,
     ) -> None:
-        """`directory` is that of the processes' files. Without an audit log nothing is closed:
-        whoever has one does it. `home`: one of several that share the store; `find_key` finds the
-        key that their audit logs have in common."""
+        """`directory` has the files of the processes. A process without an audit log closes
+        nothing, and leaves it to one that has a log. `home`: one of several that share the store;
+        `find_key` returns the common key of their audit logs."""
         self._home = home
         self._find_key = find_key
         self._log = log
@@ -74,25 +74,24 @@ class Recovery:
         self._directory = directory
         self._is_key_shared = False
         self.refusal: str | None = None
-        """Why this runtime must not live on: its home is a copy of another that is in use, or its
+        """The reason to end this runtime: its home is a copy of another that is in use, or its
         key does not decrypt the secrets of the store."""
 
     async def enter(self, store: Store) -> Store:
-        """A store in which nothing of the dead is open, unless it cannot be read now: then they
-        are closed later. Closes it where it can never be used."""
+        """Return the store after recovery. If it is unreadable now, recovery follows later. An
+        unusable store is closed."""
         try:
             await self._share_key(store)
             await self._recover(store)
         except StoreUnreadable as error:
-            _log.warning("calls of processes that are gone may stay open: %s", error)
+            _log.warning("calls of dead processes may stay open: %s", error)
         except BaseException:
             await store.close()
             raise
         return store
 
     async def watch(self) -> None:
-        """Close what other processes left open when they died, now and from now on. For a
-        runtime that lives on; never returns."""
+        """Recover repeatedly, for a long-lived runtime. Never returns."""
         problem = ""
         while True:
             wait_s = _LOOK_EVERY_S
@@ -105,14 +104,14 @@ class Recovery:
                     wait_s = _AGAIN_S
                 problem = ""
             except StoreError as error:
-                if str(error) != problem:  # once, however long it lasts
-                    _log.warning("calls of processes that are gone stay open: %s", error)
+                if str(error) != problem:  # log each problem once
+                    _log.warning("calls of dead processes stay open: %s", error)
                 problem = str(error)
                 wait_s = _LOOK_EVERY_S if isinstance(error, StoreUnreadable) else _AGAIN_S
             await asyncio.sleep(wait_s)
 
     async def declare(self, store: Store) -> None:
-        """Have it known that a process of this home lives on. Sets `refusal` where it must not."""
+        """Declare this process as alive in its home. Sets `refusal` if it must end."""
         if self._home is None or self._audit is None:
             return
         from callgate.sessions import homes  # lazy: most stores have one home  # noqa: PLC0415
@@ -123,7 +122,7 @@ class Recovery:
             self.refusal = str(error)
 
     async def _recover(self, store: Store) -> bool:
-        """Whether nothing of the dead is left open, as far as we can tell."""
+        """Recover. Returns whether dead processes left no open calls, as far as is visible."""
         if self._audit is None or not await needs_recovery(store, self._directory, self._home):
             return True
         return await recover(store, self._audit, self._directory, self._home)
@@ -139,15 +138,15 @@ class Recovery:
         except StoreMisconfigured as error:
             self.refusal = str(error)
         except (StoreError, OSError) as error:
-            self._is_key_shared = not isinstance(error, StoreUnreadable)  # as far as it can be
+            self._is_key_shared = not isinstance(error, StoreUnreadable)  # retry only if unreadable
             _log.warning("the key of the audit log is not shared: %s", error)
 
 
 async def needs_recovery(store: Store, directory: str, home: HomeIdentity | None = None) -> bool:
-    """Whether the dead left anything open, or a question's time is over.
+    """Whether dead processes left anything open, or a question has expired.
 
-    `directory` is that of the processes' files. `home`: one of several that share the store; what
-    waits for another of them does not count.
+    `directory` has the files of the processes. `home`: one of several that share the store; work
+    for the others does not count.
     """
     dead, cut, records, questions = await asyncio.gather(
         store.dead_owners(),
@@ -170,40 +169,40 @@ async def needs_recovery(store: Store, directory: str, home: HomeIdentity | None
 async def recover(
     store: Store, audit: AuditLog, directory: str, home: HomeIdentity | None = None
 ) -> bool:
-    """Close what the dead left open and what nobody answered in time, and write their lines.
+    """Close what dead processes left open and expired questions, and write their lines.
 
-    False where that is not possible now: a later process does it.
+    False if that is impossible now: a later process does it.
     """
     try:
         async with _alone(directory):
             await _recover(store, audit, directory, home)
             return True
     except (StoreUnwritable, StoreUnreadable) as error:
-        _log.warning("calls of processes that are gone stay open: %s", error)
+        _log.warning("calls of dead processes stay open: %s", error)
     except TimeoutError as error:
-        _log.warning("calls of processes that are gone may stay open: %s", error)
+        _log.warning("calls of dead processes may stay open: %s", error)
     except OSError as error:
-        _log.critical("calls of processes that are gone are not in the audit log: %s", error)
+        _log.critical("calls of dead processes are not in the audit log: %s", error)
     return False
 
 
 async def _recover(
     store: Store, audit: AuditLog, directory: str, home: HomeIdentity | None
 ) -> None:
-    from callgate.sessions import journal_lines, owed_lines  # lazy: few processes die  # noqa: PLC0415
+    from callgate.sessions import journal_lines  # lazy: few processes die  # noqa: PLC0415
 
-    dead = await store.dead_owners()  # first: whoever dies later may have lines that were not read
+    dead = await store.dead_owners()  # first: processes that die later may have unread lines
     unread = await journal_lines.store_lines(store, audit.path, directory, dead, home)
     await reap_dead(store, time.time(), [each for each in dead if each not in unread])
     await store.commit(ExpireConfirmations(at=time.time()))
     await journal_lines.close_cut(store, audit.path, directory, home)
-    await owed_lines.write_owed(store, audit, home)
+    await journal_lines.write_owed(store, audit, home)
     if home is not None:
         await _forget(store)
 
 
 async def _forget(store: Store) -> None:
-    """Forget the dead of all homes who left nothing open any more."""
+    """Forget the dead owners of all homes that have no open calls any more."""
     from callgate.sessions.homes import forget_absences  # lazy: as above  # noqa: PLC0415
 
     cut, records = await asyncio.gather(store.cut_sessions(), store.outbox())
@@ -213,8 +212,8 @@ async def _forget(store: Store) -> None:
 
 @asynccontextmanager
 async def _alone(directory: str) -> AsyncIterator[None]:
-    """Under the lock of those who recover. `TimeoutError` where another does not let go of it:
-    it may be stopped."""
+    """Take the recovery lock. Raises `TimeoutError` if another process does not release it, perhaps
+    because it is suspended."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
     descriptor = os.open(os.path.join(directory, _LOCK), os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -225,7 +224,7 @@ async def _alone(directory: str) -> AsyncIterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > until:
-                    raise TimeoutError(errno.ETIMEDOUT, "another process is at it") from None
+                    raise TimeoutError(errno.ETIMEDOUT, "another process is recovering") from None
             await asyncio.sleep(_TRY_EVERY_S)
         yield
     finally:

@@ -1,46 +1,188 @@
-"""A stored session as one Markdown page: a heading a turn, who said what, which tools ran and
-who allowed it.
+"""Stored session as one Markdown page: a heading per turn, messages, calls, approvals.
 
-    items, in their order --> Survey         what has to be known before the first part is written
+    items, in their order --> Survey         facts that the first part of the page needs
     items, in their order --> TranscriptPage --> text, part by part
 
-The second pass writes a part as soon as everything before it is written. What waits is little: the
-events of calls that have not ended yet, and what stands behind them. More of that is put aside
-on the disk.
+The second pass writes a part after all parts before it. Only events of unfinished calls and their
+successors wait; larger amounts wait on the disk. Text of users, models and tools is made inert.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from tempfile import TemporaryFile
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import msgspec
 
-from callgate.core.events import EVENTS_LOST, EVENTS_PRUNED, TURN_CANCELLED, Event
+from callgate.core.events import (
+    COMPLETED,
+    CONFIRMATION_REQUESTED,
+    CONFIRMATION_RESOLVED,
+    EVENTS_LOST,
+    EVENTS_PRUNED,
+    FAILED,
+    INPUT_INVALID,
+    OUTPUT_DELTA,
+    TERMINAL,
+    TURN_CANCELLED,
+    Event,
+)
 from callgate.core.stored import StoredMessage, StoredSession
 from callgate.core.stores import Store
-from callgate.sessions.markdown import code
-from callgate.sessions.ordering import in_order, read_in_order
-from callgate.sessions.transcript_paragraphs import (
-    ToolUse,
-    call_history,
-    direct_call,
-    message_paragraphs,
+from callgate.core.texts import code, fenced, folded
+from callgate.sessions.ordering import (
+    Item,
+    SectionFacts,
+    SectionOrder,
+    Survey,
+    blocks,
+    call_of,
+    in_order,
+    read_in_order,
 )
-from callgate.sessions.transcript_surveys import Item, SectionFacts, SectionOrder, Survey, call_of
+
+_SPEAKERS = {"user": "User", "assistant": "Assistant", "system": "System"}
+
+
+class ToolUse(str):
+    """Placeholder after the paragraphs of a tool use for the history of its call; its value is the
+    id."""
+
+    __slots__ = ()
+
+
+def message_paragraphs(message: StoredMessage, names: Mapping[str, str]) -> Iterator[str | ToolUse]:
+    """Return the paragraphs of a message. `names` has the tools of its tool uses."""
+    role = str(message.body.get("role"))
+    speaker = _SPEAKERS.get(role) or code(role)
+    for block in blocks(message):
+        match block:
+            case {"type": "text", "text": str(text)}:
+                yield f"**{speaker}**:\n\n{fenced(text)}"
+            case {"type": "thinking"}:
+                thought = str(block.get("thinking") or block.get("text") or "")
+                yield folded(f"**{speaker}** thinks", thought)
+            case {"type": "tool_use", "name": str(name)}:
+                yield f"**{speaker}** calls {code(name)}:"
+                yield fenced(_json(block.get("input")), "json")
+                yield ToolUse(block.get("id"))
+            case {"type": "tool_result"}:
+                yield from _result(block, names.get(str(block.get("tool_use_id"))))
+            case _:
+                yield f"**{speaker}**: {_other(block)}"
+
+
+def _result(block: Mapping[str, Any], name: str | None) -> Iterator[str]:
+    yield f"Result{'' if name is None else f' of {code(name)}'}" + (
+        ", an error:" if block.get("is_error") else ":"
+    )
+    content = block.get("content")
+    for part in [content] if isinstance(content, str) else content or ():
+        match part:
+            case str(text) | {"type": "text", "text": str(text)}:
+                yield folded("Text", text)
+            case _:
+                yield _other(part)
+
+
+def direct_call(call: str, events: Sequence[Event]) -> Iterator[str]:
+    """Yield the paragraphs of a call without a message."""
+    names = (str(each.payload["tool_name"]) for each in events if "tool_name" in each.payload)
+    yield f"**Call** of {code(next(names, 'a tool'))} ({code(call)}):"
+    payloads = [each.payload for each in events if each.payload.get("input_summary")]
+    if payloads:
+        yield fenced(str(payloads[0]["input_summary"]))
+    yield from call_history(events)
+    output = "".join(str(e.payload.get("text", "")) for e in events if e.type == OUTPUT_DELTA)
+    if output:
+        yield folded("Output", output)
+
+
+def call_history(events: Sequence[Event]) -> Iterator[str]:
+    """Yield the history of a call from its events: the approver, the answer, the end."""
+    lines = [
+        f"- {line}"
+        for event in events
+        if event.type in _DESCRIBE
+        for line in _DESCRIBE[event.type](event.payload)
+    ]
+    if events and not any(event.type in TERMINAL for event in events):
+        lines.append("- has not ended")
+    if lines:
+        yield "\n".join(lines)
+
+
+def _question(payload: Mapping[str, Any]) -> Iterator[str]:
+    yield f"asked: {code(str(payload.get('why') or 'may this run?'))}"
+
+
+def _answer(payload: Mapping[str, Any]) -> Iterator[str]:
+    by = f" by {code(str(payload['by']))}" if payload.get("by") else ""
+    scope = f", scope {code(str(payload['scope']))}" if payload.get("scope") else ""
+    yield f"answered: {code(str(payload.get('decision')))}{by}{scope}"
+
+
+def _completed(payload: Mapping[str, Any]) -> Iterator[str]:
+    yield ("completed" if payload.get("success", True) else "reported failure") + _duration(payload)
+    yield from (f"changed: {code(str(path))}" for path in payload.get("files_modified") or ())
+    if payload.get("command_executed"):
+        yield f"ran: {code(str(payload['command_executed']))}"
+
+
+def _failed(payload: Mapping[str, Any]) -> Iterator[str]:
+    kind, message = code(str(payload.get("error_class"))), code(str(payload.get("message")))
+    yield f"failed: {kind} {message}{_duration(payload)}"
+
+
+def _invalid(payload: Mapping[str, Any]) -> Iterator[str]:
+    wrong = "; ".join(map(str, payload.get("validation_errors") or ()))
+    yield f"refused, wrong arguments: {code(wrong)}"
+
+
+_DESCRIBE: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
+    CONFIRMATION_REQUESTED: _question,
+    CONFIRMATION_RESOLVED: _answer,
+    COMPLETED: _completed,
+    FAILED: _failed,
+    INPUT_INVALID: _invalid,
+}
+
+
+def _duration(payload: Mapping[str, Any]) -> str:
+    took = payload.get("latency_ms")
+    return f" after {took:,.0f} ms" if isinstance(took, int | float) and took >= 1 else ""
+
+
+def _other(block: Any) -> str:
+    """Describe a block that is not text: an image by its size, anything else as JSON."""
+    match block:
+        case {"type": "image", "source": {"data": str(data)} as source}:
+            kind = source.get("kind") or source.get("type") or "base64"
+            size = f"{len(data) * 3 // 4 - data[-2:].count('='):,} bytes"
+            where = size if kind == "base64" else data
+            return code(f"[{block.get('media_type') or 'image'}, {where}]")
+        case {"type": "json", "value": value}:
+            return folded("Value", _json(value), "json")
+    return folded("Block", _json(block), "json")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, default=repr)
+
 
 _MOST_WAITING = 1_000_000
-"""Characters that wait in memory; the others do on the disk."""
+"""Maximum waiting characters in memory; more wait on disk."""
 
 
 def transcript(
     session: StoredSession, messages: Sequence[StoredMessage], events: Sequence[Event]
 ) -> str:
-    """The page. It ends with a line end."""
+    """Return the page, which ends with a newline."""
     items = [item for _, item in in_order(messages, events)]
     survey, texts = Survey(), list[str]()
     for item in items:
@@ -55,13 +197,13 @@ def transcript(
 async def write_transcript(
     store: Store, session: StoredSession, write: Callable[[str], object]
 ) -> None:
-    """The same, part by part; each ends with a line end."""
+    """Write the page part by part; each part ends with a newline."""
     survey = Survey()
     async for _, item in read_in_order(store, session.id):
         survey.add(item)
     page = TranscriptPage(session, survey, write)
     async for _, item in read_in_order(store, session.id):
-        if page.count == survey.count:  # what came since is not in the survey
+        if page.count == survey.count:  # later items are not in the survey
             break
         page.add(item)
     page.end()
@@ -88,19 +230,19 @@ def _heading(session: StoredSession) -> Iterator[str]:
 
 
 class _SpilledText(NamedTuple):
-    """A text on the disk."""
+    """A text on disk."""
 
     begin: int
     size: int
 
 
 class _Slot(msgspec.Struct, eq=False):
-    """Some paragraphs. Those about a call are made once its last event is read."""
+    """Paragraphs of a section. Those about a call are written after its last event."""
 
     text: str | _SpilledText | None = None
-    """None: its call goes on."""
+    """None while the call is running."""
     call: str | None = None
-    """The call that it tells everything of; None: a message asked for it, and tells the rest."""
+    """The call whose complete description this is; None: the message of a call has the rest."""
     events: list[Event] = msgspec.field(default_factory=list)
 
     def paragraphs(self) -> Iterator[str]:
@@ -117,7 +259,7 @@ class _Section(msgspec.Struct, eq=False):
 
 
 class TranscriptPage:
-    """Takes the items of a session once more, and writes what can be written."""
+    """Takes the items of a session a second time, and writes the complete parts."""
 
     def __init__(
         self, session: StoredSession, survey: Survey, write: Callable[[str], object]
@@ -127,9 +269,9 @@ class TranscriptPage:
         self._write = write
         self._order = SectionOrder()
         self._sections: dict[int, _Section] = {}
-        """Those that are not written to their end, in their order."""
+        """Unfinished sections, in order."""
         self._waiting: dict[int, list[_Slot]] = {}
-        """The parts about each call, by its hash, until that has ended."""
+        """The parts about each call until its end, by the call's hash."""
         self._buffer = _TextBuffer()
         self._tells_pruned = False
         write("\n\n".join(_heading(session)) + "\n")
@@ -151,7 +293,7 @@ class TranscriptPage:
         self._write_ready()
 
     def end(self) -> None:
-        """Write whatever still waits."""
+        """Write all pending sections."""
         for slots in self._waiting.values():
             self._complete(slots)
         for section in self._sections.values():
@@ -192,12 +334,12 @@ class TranscriptPage:
         elif event.type == EVENTS_PRUNED and not self._tells_pruned:
             self._tells_pruned = True
             upto = code(str(event.payload.get("upto", 1)))
-            yield f"*Events that were pruned, being too old: {upto}.*"
+            yield f"*Events that were pruned because of their age: {upto}.*"
         elif event.type == TURN_CANCELLED:
             yield "*The turn was cancelled.*"
 
     def _write_ready(self) -> None:
-        """Write from the beginning on, up to a call or a section that goes on."""
+        """Write up to the first running call or unfinished section."""
         while self._sections:
             number, section = next(iter(self._sections.items()))
             while section.slots:
@@ -221,7 +363,7 @@ class TranscriptPage:
 
 
 class _TextBuffer:
-    """Texts that wait: in memory, and on the disk when they are many."""
+    """Texts that wait: in memory up to a limit, the others on disk."""
 
     def __init__(self) -> None:
         self._in_memory = 0
@@ -251,5 +393,5 @@ class _TextBuffer:
 
 
 def _text(paragraphs: Iterable[str]) -> str:
-    """As they stand behind others, with a blank line before each."""
+    """Join paragraphs after others, with a blank line before each."""
     return "".join(f"\n{each}\n" for each in paragraphs)

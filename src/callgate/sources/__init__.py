@@ -1,7 +1,6 @@
-"""Where tools come from, besides the built-in ones. Each is a `dispatch.tools.sources.ToolSource`.
+"""Tool sources besides the built-in tools. Each is a `dispatch.tools.sources.ToolSource`.
 
-`functions` makes a tool of a Python function: start there. It reads the function through
-`signatures` (parameters), `shapes` (what each type looks like as JSON) and `docstrings`
-(what the author says about it), and turns what it returns into a result with `outputs`.
-Hosts and MCP servers share `providers` (what is pinned of each) and `provider_tools` (the source).
+Start reading at `functions`, which turns a Python function into a tool. It uses `signatures`
+(parameters), `shapes` (JSON Schema of types, and docstrings) and `outputs` (results). Hosts and MCP
+servers share `pins` (approved definitions) and `providers` (processes and their source).
 """

@@ -1,10 +1,10 @@
-"""Tools that somebody else runs: an agent framework brings the function of each call along.
+"""Tools of agent frameworks: each call brings the function that runs it.
 
     framework -> adapter -> dispatcher (policy, question, record) -> ForeignTool -> Invocation.run
 
-The registry knows the definition. The function to run belongs to one call, because a framework
-binds it to its own context, and so does what it returned: that goes back to the framework as it
-is, and only its text is recorded.
+The registry has the definition. The function belongs to one call, because a framework binds it to
+its own context. The framework gets the function's return value unchanged; only its text is
+recorded.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from callgate.core.content import TextBlock
 from callgate.core.errors import ToolExecutionError, ToolRegistrationError
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.dispatch.tools.sources import Source, SourceTool
-from callgate.sources.outputs import as_output
+from callgate.sources.signatures import as_output
 
 Run = Callable[[dict[str, Any]], Awaitable[Any]]
 Reader = Callable[[Any], tuple[Any, bool]]
-"""Of a result in the framework's own wrapping: what to record of it, and whether it reports an
-error."""
+"""Unwraps a framework's result. Returns the value to record, and whether it reports an error."""
 
 RAISED = "raised"
-"""The reason of a failure whose exception goes back to the framework."""
+"""The reason of a failure whose exception the framework receives."""
 
 
 class Invocation:
-    """One call that a framework makes: what to run, and what came of it."""
+    """One call by a framework: its function and its outcome."""
 
-    __slots__ = ("error", "read", "returned", "run", "value")
+    __slots__ = ("error", "read", "returned", "run", "started", "value")
 
     def __init__(self, run: Run, read: Reader | None = None) -> None:
         self.run = run
         self.read = read
+        self.started = False
         self.returned = False
         self.value: Any = None
         self.error: Exception | None = None
@@ -46,26 +46,27 @@ class ForeignTool:
     """One execution of a tool whose function came with the call."""
 
     stoppable = False
-    """Its coroutine is cancelled; what runs behind that, such as a thread, nobody knows."""
+    """A cancellation reaches its coroutine, but not a thread or other work behind that."""
 
-    def __init__(self, tools: ForeignTools, definition: ToolDefinition) -> None:
-        self._tools = tools
+    def __init__(self, definition: ToolDefinition, invocation: Invocation | None = None) -> None:
         self._definition = definition
+        self._invocation = invocation
 
     @property
     def definition(self) -> ToolDefinition:
         return self._definition
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
-        invocation = self._tools.invocations.pop(context.tool_use_id, None)
+        invocation = self._invocation
         if invocation is None:
             raise ToolExecutionError(
                 f"Tool {self._definition.name!r} runs only when its framework calls it.",
                 reason="not_by_its_framework",
             )
+        invocation.started = True
         try:
             value = invocation.value = await invocation.run(input)
-        except Exception as error:  # of a framework's tool, which gets it back
+        except Exception as error:  # of the framework's tool: the framework receives it
             invocation.error = error
             raise ToolExecutionError(
                 f"The tool raised {type(error).__name__}.", reason=RAISED
@@ -83,49 +84,48 @@ class ForeignTool:
 
 
 class _ForeignFactory(msgspec.Struct, frozen=True, eq=False):
-    tools: ForeignTools
     definition: ToolDefinition
     owner: object
 
     def __call__(self) -> ForeignTool:
-        return ForeignTool(self.tools, self.definition)
+        return ForeignTool(self.definition)
 
 
 class ForeignTools(Source):
-    """The tools that frameworks have brought to one gate, and their calls under way."""
+    """The tools that frameworks registered with one gate."""
 
     def __init__(self) -> None:
         super().__init__()
         self._tools: dict[str, SourceTool] = {}
         self._factories: dict[str, _ForeignFactory] = {}
-        self.invocations: dict[str, Invocation] = {}
-        """By the id of the call: those whose function has not been started."""
 
     def tools(self) -> Sequence[SourceTool]:
         return tuple(self._tools.values())
 
     def definition(self, name: str, owner: object) -> ToolDefinition | None:
-        """As its owner has registered it."""
+        """Return the definition that an owner registered."""
         factory = self._factories.get(name)
         return None if factory is None or factory.owner is not owner else factory.definition
 
     def register(self, definition: ToolDefinition, owner: object) -> None:
-        """Register a tool, or its new definition. `ToolRegistrationError` where it is wrong, or
-        where another owner has another tool of that name: an answer for one would count for both.
+        """Register a tool, or its new definition.
+
+        Raises `ToolRegistrationError` if the definition is wrong, or if another owner has a
+        different tool of that name: an answer for one would count for both.
         """
         name = definition.name
         known = self._factories.get(name)
         if known is not None and known.definition != definition and known.owner is not owner:
             raise ToolRegistrationError(
-                f"tool name {name!r} is taken: another agent on this gate has a different tool of "
-                "that name; give it a gate of its own, or another name"
+                f"tool name {name!r} is taken: another agent on this gate has a different tool "
+                "with that name. Use a separate gate, or another name"
             )
         if known is not None and known.definition == definition:
             self._factories[name] = msgspec.structs.replace(known, owner=owner)
             return
         before = self._tools.get(name)
-        factory = _ForeignFactory(self, definition, owner)
-        # Not listed: whoever else is told of it could not run it.
+        factory = _ForeignFactory(definition, owner)
+        # Not listed: no other client could run it.
         self._tools[name] = SourceTool(factory=factory, listed=False)
         self._factories[name] = factory
         try:
@@ -139,12 +139,12 @@ class ForeignTools(Source):
 
 
 def recorded_output(value: Any) -> ToolOutput:
-    """What is recorded of a result. It never fails: the framework has the value itself."""
+    """Return the recorded form of a result. Never fails, because the framework has the value."""
     if type(value) is str and value.isascii():
         return ToolOutput(content=[TextBlock(value)])
     try:
         output = as_output(value)
-    except Exception:  # of a value that is anything, and whose own code turns it into text
+    except Exception:  # any value, converted to text by its own code
         output = ToolOutput(content=[TextBlock(_described(value))])
     return output
 

@@ -1,33 +1,43 @@
-"""Tools made of Python functions: `@tool` reads the function once and makes a tool of it.
+"""Tools from Python functions: `@tool`, and the files or modules of `[tools] load`.
 
     @tool(side_effects="read")
     async def count_words(path: str, context: ToolContext) -> int:
         '''Count the words of a file in the workspace.'''
         return len(context.workspace_files.read(path).split())
 
-The decorated name is the tool's factory: calling it makes a fresh tool for one call, and
-`count_words.function` is the function as it was written. Whatever is wrong with a
-definition is said here, where its author sees it, and not in the first call.
+The decorated name is the tool's factory: calling it creates a new tool for one call, and
+`count_words.function` is the original function. An invalid definition raises an error at the
+decorator, not in the first call.
+
+A loaded file runs as Python with all rights of the user, so only the user's own settings may name
+one, and a relative path never means the current directory. Either every tool of a file is found,
+or `ToolLoadError` names the failing line.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import importlib
+import importlib.util
 import inspect
+import os
+import sys
+import traceback
 import types
 from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
 from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
 from callgate.core.content import Label
 from callgate.core.effects import Capability, SideEffects
-from callgate.core.tools import ToolContext, ToolDefinition, ToolKind, ToolOutput
+from callgate.core.tools import ToolContext, ToolDefinition, ToolFactory, ToolKind, ToolOutput
 from callgate.dispatch.tools.checks import examine
 from callgate.dispatch.tools.sources import SourceTool
 from callgate.sources.constraints import refuse
-from callgate.sources.outputs import as_output
-from callgate.sources.signatures import Prepare, Signature, read_signature
+from callgate.sources.signatures import Prepare, Signature, as_output, read_signature
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,22 +46,22 @@ EffectName = Literal["none", "read", "write", "network", "execute"]
 
 
 class ToolOptions(TypedDict, total=False):
-    """What `@tool` takes; one of `side_effects` and `capabilities` must be given."""
+    """Options of `@tool`; one of `side_effects` and `capabilities` is required."""
 
     side_effects: SideEffects | EffectName | None
-    """The highest class the function can reach."""
+    """The highest effect that the function can have."""
     capabilities: Iterable[Capability | str] | None
     destructive: bool
     name: str | None
-    """Instead of the function's."""
+    """In place of the function's name."""
     description: str | None
-    """Instead of the docstring's."""
+    """In place of the docstring's."""
     path_params: Iterable[str] | None
-    """Parameters that name files in the workspace, beside those annotated as `Path`."""
+    """Parameters that name files in the workspace, in addition to those annotated as `Path`."""
     destination_params: Iterable[str] | None
-    """Parameters that say where an effect goes; None: found by their names."""
+    """Parameters that are destinations of an effect; None: found by their names."""
     output_labels: Iterable[Label | str] | None
-    """What its output is: `private`, `untrusted`, `vouched`, `workspace`, `memory`."""
+    """Labels of its output: `private`, `untrusted`, `vouched`, `workspace`, `memory`."""
     timeout_s: float | None
     max_concurrent: int | None
     requires_workspace: bool
@@ -65,11 +75,11 @@ class ToolOptions(TypedDict, total=False):
     input: Literal["object", "text"]
     """`text`: the function takes one str, which the model writes freely."""
     isolate: bool | None
-    """Whether a sync function runs in a process of its own, where it can be stopped."""
+    """Whether a sync function runs in a separate process, where it can be stopped."""
 
 
 class FunctionTool(msgspec.Struct, frozen=True, eq=False):
-    """One execution of a function. Made by its `ToolFunction`."""
+    """One execution of a function, created by its `ToolFunction`."""
 
     _factory: ToolFunction[..., Any]
 
@@ -94,12 +104,12 @@ class FunctionTool(msgspec.Struct, frozen=True, eq=False):
         return as_output(result)
 
     async def cancel(self) -> bool:
-        """There is nothing to end: the dispatcher cancels what waits on the function."""
+        """Return False: the dispatcher cancels the task that awaits the function."""
         return False
 
 
 class ToolFunction(Generic[P, R]):
-    """A function with its definition. Calling it makes a fresh tool."""
+    """A function with its definition. Calling it creates a new tool."""
 
     def __init__(
         self,
@@ -130,7 +140,7 @@ def tool(
     **options: Unpack[ToolOptions],
 ) -> Callable[[Callable[P, R]], ToolFunction[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]) -> Any:
-    """Make a tool of a function; raises `ToolRegistrationError` where it cannot be one."""
+    """Make a function a tool. Raises `ToolRegistrationError` if it cannot be one."""
     if unknown := options.keys() - ToolOptions.__annotations__.keys():
         raise TypeError(f"@tool takes no {', '.join(sorted(unknown))}")
     if function is None:
@@ -147,7 +157,7 @@ def _tool_function(given: Any, options: ToolOptions) -> ToolFunction[..., Any]:
         refuse(name, "a generator cannot be a tool; use context.output to stream")
     signature = read_signature(function, name, options.get("input", "object"))
     definition = _definition(name, signature, options)
-    # The registry's own examination, so that what can be decorated can be registered.
+    # The registry's own check, so that every decorated function can be registered.
     examined = examine(SourceTool(factory=ToolFunction(function, definition)))
     paths = dict.fromkeys((*examined.path_params, *signature.paths))
     definition = msgspec.structs.replace(
@@ -210,5 +220,102 @@ def _capabilities(options: ToolOptions, name: str) -> frozenset[Capability]:
 def _call(function: Callable[..., Any], keywords: dict[str, Any]) -> Any:
     try:
         return function(**keywords)
-    except StopIteration as error:  # a future cannot carry it: its waiter would wait for ever
+    except StopIteration as error:  # a future cannot carry it, and its waiter would never end
         raise RuntimeError(f"the function raised {error!r}") from error
+
+
+class ToolLoadError(ValueError):
+    """A tool file that is refused, with the reason: `file:line: problem`."""
+
+    def __init__(self, file: str, line: int | None, problem: str) -> None:
+        super().__init__(f"{file}{'' if line is None else f':{line}'}: {problem}")
+        self.file, self.line, self.problem = file, line, problem
+
+
+def load_tools(spec: str, *, beside: str | None = None) -> list[ToolFactory]:
+    """Return the tools of a `.py` file (`~` is expanded) or of a dotted module.
+
+    The tools are its `@tool` functions, and the items of its list `TOOLS`. A relative path is
+    relative to the directory `beside`.
+    """
+    module = load_module(spec, beside=beside)
+    if not spec.endswith(".py"):
+        return tools_of(module, spec)
+    try:
+        return tools_of(module, module.__file__ or spec)
+    except ToolLoadError:
+        del sys.modules[module.__name__]
+        raise
+
+
+def load_module(spec: str, *, beside: str | None = None) -> ModuleType:
+    """Run and return a file or module of tools."""
+    if not spec.endswith(".py"):
+        return _import(spec)
+    path = os.path.expanduser(spec)
+    if not os.path.isabs(path):
+        if beside is None:
+            raise ToolLoadError(spec, None, "a relative path to a tool file")
+        path = os.path.join(beside, path)
+    return _run(path)
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise ToolLoadError(name, None, "there is no such module") from None
+        raise _failed(name, error) from error
+    except Exception as error:  # the module's own code
+        raise _failed(name, error) from error
+
+
+def _run(path: str) -> ModuleType:
+    """Run a file as a separate module, which is removed again if it fails."""
+    stem = os.path.splitext(os.path.basename(path))[0]
+    name = f"callgate_tools_{hashlib.sha256(path.encode()).hexdigest()[:12]}_{stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # annotations and dataclasses look up their module there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the file's own code
+        del sys.modules[name]
+        if isinstance(error, FileNotFoundError) and error.filename == path:
+            raise ToolLoadError(path, None, "there is no such file") from None
+        raise _failed(path, error) from error
+    return module
+
+
+def _failed(file: str, error: Exception) -> ToolLoadError:
+    if isinstance(error, SyntaxError):
+        return ToolLoadError(error.filename or file, error.lineno, f"{error.msg}")
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = [frame for frame in frames if frame.filename == file]
+    if not inside:  # a dotted module: its frames come after the frames of the import
+        ours = (__file__, importlib.__file__)
+        inside = [
+            frame
+            for frame in frames
+            if frame.filename not in ours and not frame.filename.startswith("<frozen ")
+        ][:1]
+    where = inside[-1] if inside else None
+    return ToolLoadError(
+        where.filename if where else file,
+        where.lineno if where else None,
+        f"{type(error).__name__}: {error}",
+    )
+
+
+def tools_of(module: ModuleType, file: str) -> list[ToolFactory]:
+    """Return the tools of a module. Raises `ToolLoadError`, which names `file`, if it has none."""
+    named: Any = getattr(module, "TOOLS", ())
+    if not isinstance(named, list | tuple) or not all(map(callable, named)):
+        raise ToolLoadError(file, None, "TOOLS must be a list of tools or of their classes")
+    functions = [each for each in vars(module).values() if isinstance(each, ToolFunction)]
+    found: list[ToolFactory] = list({id(each): each for each in (*functions, *named)}.values())
+    if not found:
+        raise ToolLoadError(file, None, "defines no tool: use @tool, or a list TOOLS")
+    return found

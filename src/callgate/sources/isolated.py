@@ -1,11 +1,11 @@
-"""Sync functions run in processes of their own, where a timeout or a cancel really ends them.
+"""Sync functions in separate processes, where a timeout or a cancellation ends them.
 
-    Isolates.of(function)    the same tool, run elsewhere; or the function itself, where its
-                             module cannot be imported by another process
+    Isolates.of(function)    the same tool, run in another process; or the function itself, if
+                             another process cannot import its module
 
-One call at a time in each process; a few processes for each module, started when they are
-needed and kept. The author's function, its module and its environment are the same there:
-this is about ending it, not about mistrusting it.
+Each process runs one call at a time. Each module has a few processes, which start on demand and
+stay. A process has the same module, environment and rights as the author's function: its purpose
+is termination, not containment.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from callgate.core.commands import Launcher
 from callgate.core.tools import ToolContext, ToolDefinition, ToolFactory, ToolOutput
 from callgate.protocol.host_v1 import values
 from callgate.sources.functions import ToolFunction
-from callgate.sources.hosts.calls import call
-from callgate.sources.hosts.hosts import Host, HostCall, HostSettings
+from callgate.sources.host_tools import call
+from callgate.sources.hosts import Host, HostCall, HostSettings
 
 MOST = 4
-"""Processes of one module."""
+"""Maximum processes of one module."""
 _HIDDEN = "CALLGATE_"
 
 
@@ -35,7 +35,7 @@ class Isolates:
         self._pools: dict[str, _Pool] = {}
 
     def of(self, factory: ToolFactory) -> ToolFactory:
-        """The factory of the tool as it is to run."""
+        """Return the factory of the tool, isolated if possible."""
         if not isinstance(factory, ToolFunction) or factory.is_async or factory.isolate is False:
             return factory
         spec = where(factory)
@@ -79,7 +79,7 @@ class IsolatedTool:
         self._host_call = host_call
 
     async def cancel(self) -> bool:
-        """Nothing of ours can end a function but the end of its process."""
+        """End the process, the only way to end a sync function."""
         if self._host_call is None or self._host is None:
             return False
         self._host.kill(self._host_call)
@@ -94,7 +94,7 @@ class _Pool:
         self._free = asyncio.Semaphore(MOST)
 
     async def take(self) -> Host:
-        """A process for one call; the last that was used is the warmest."""
+        """Take a process for one call: the most recently used, or a new one."""
         await self._free.acquire()
         if self._idle:
             return self._idle.pop()
@@ -118,7 +118,8 @@ class _Pool:
 
 
 def where(factory: ToolFunction[..., Any]) -> str | None:
-    """What another process has to import to find a function; None if it cannot."""
+    """Return the module or file from which another process imports a function; None if it has
+    none."""
     function = factory.function
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     if module is None or module.__name__ == "__main__" or "<locals>" in function.__qualname__:
@@ -128,5 +129,5 @@ def where(factory: ToolFunction[..., Any]) -> str | None:
     top = module.__name__.partition(".")[0]
     if PathFinder.find_spec(top) is not None:
         return module.__name__
-    file = getattr(module, "__file__", None)  # one that was loaded from a file by its path
+    file = getattr(module, "__file__", None)  # a module that was loaded from a file by path
     return file if file is not None and file.endswith(".py") else None

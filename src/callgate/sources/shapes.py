@@ -1,7 +1,14 @@
-"""What a Python type looks like as JSON, in the schema subset every model provider takes.
+"""JSON Schema of Python types and docstrings, in the subset that every model provider accepts.
 
-A type that the subset cannot express is refused when the tool is defined, with the name of
-the parameter: a schema that promises less than the function needs would fail in every call.
+A type that the subset cannot express is refused at the definition of the tool, with the name of the
+parameter, because a schema that omits a requirement of the function would make its calls fail.
+
+Three docstring styles describe parameters:
+
+    Args:                    Parameters                :param name: What it is.
+        name (str): What         ----------            :type name: str
+            it is.               name : str
+                                     What it is.
 """
 
 from __future__ import annotations
@@ -10,7 +17,9 @@ import collections.abc
 import dataclasses
 import datetime
 import enum
+import inspect
 import pathlib
+import re
 import types
 import typing
 import uuid
@@ -19,10 +28,103 @@ from typing import Any, Literal
 
 import msgspec
 
-from callgate.sources.constraints import constrain, describe, refuse
-from callgate.sources.docstrings import parse_docstring
-from callgate.sources.pydantic_models import is_model, model_schema
-from callgate.sources.unions import join
+from callgate.sources.constraints import constrain, describe, is_model, join, model_schema, refuse
+
+_PARAMETER_SECTIONS = frozenset(
+    {
+        "args",
+        "arguments",
+        "parameters",
+        "params",
+        "keyword args",
+        "keyword arguments",
+        "other parameters",
+        "attributes",
+    }
+)
+_SECTIONS = _PARAMETER_SECTIONS | frozenset(
+    {"returns", "return", "yields", "yield", "raises", "warns", "receives", "see also"}
+)
+_GOOGLE_ENTRY = re.compile(r"\*{0,2}(\w+)(?:\s*\([^)]*\))?\s*:\s*(.*)")
+_NUMPY_ENTRY = re.compile(r"(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?$")
+_SPHINX_FIELD = re.compile(r":(\w+)(?:\s+([^:]*))?:\s*(.*)")
+_SPHINX_PARAMETER = frozenset({"param", "parameter", "arg", "argument", "key", "keyword"})
+
+
+class Docstring(msgspec.Struct, frozen=True):
+    description: str = ""
+    """Text before the first section, with its paragraphs."""
+    parameters: dict[str, str] = {}
+
+
+def parse_docstring(text: str | None) -> Docstring:
+    lines = inspect.cleandoc(text or "").splitlines()
+    start = next((n for n in range(len(lines)) if _opens_section(lines, n)), len(lines))
+    return Docstring("\n".join(lines[:start]).strip(), dict(_parameters(lines, start)))
+
+
+def _opens_section(lines: list[str], number: int) -> bool:
+    return bool(_SPHINX_FIELD.match(lines[number])) or _section(lines, number) is not None
+
+
+def _section(lines: list[str], number: int) -> str | None:
+    """Return the lower-case title of the section whose heading is in this line."""
+    line = lines[number]
+    title = line.rstrip(" :").lower()
+    if title not in _SECTIONS:
+        return None
+    is_underlined = number + 1 < len(lines) and _is_rule(lines[number + 1])
+    return title if is_underlined or line.rstrip().endswith(":") else None
+
+
+def _is_rule(line: str) -> bool:
+    return set(line.strip()) == {"-"}
+
+
+def _parameters(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
+    while number < len(lines):
+        if field := _SPHINX_FIELD.match(lines[number]):
+            words, number = _indented(lines, number + 1)
+            if field[1] in _SPHINX_PARAMETER and field[2]:
+                yield field[2].split()[-1].lstrip("*"), _joined(field[3], words)
+            continue
+        title = _section(lines, number)
+        number += 1
+        if title not in _PARAMETER_SECTIONS:
+            continue
+        if number < len(lines) and _is_rule(lines[number]):
+            number += 1
+            while number < len(lines) and _section(lines, number) is None:
+                entry = _NUMPY_ENTRY.match(lines[number])
+                words, number = _indented(lines, number + 1)
+                for name in entry[1].split(",") if entry else ():
+                    yield name.strip(" *"), _joined("", words)
+        else:
+            body, number = _indented(lines, number)
+            yield from _google_entries(body)
+
+
+def _google_entries(body: list[str]) -> Iterator[tuple[str, str]]:
+    lines = inspect.cleandoc("\n".join(["", *body])).splitlines()
+    number = 0
+    while number < len(lines):
+        entry = _GOOGLE_ENTRY.match(lines[number])
+        words, number = _indented(lines, number + 1)
+        if entry:
+            yield entry[1], _joined(entry[2], words)
+
+
+def _indented(lines: list[str], number: int) -> tuple[list[str], int]:
+    """Return the indented or blank lines from here on, and the index after them."""
+    end = number
+    while end < len(lines) and (not lines[end] or lines[end][0].isspace()):
+        end += 1
+    return lines[number:end], end
+
+
+def _joined(first: str, continuation: list[str]) -> str:
+    return " ".join(line.strip() for line in (first, *continuation) if line.strip())
+
 
 Schema = dict[str, Any]
 
@@ -51,13 +153,14 @@ _JSON_TYPES = {str: "string", bool: "boolean", int: "integer", types.NoneType: "
 class Shape(msgspec.Struct, frozen=True):
     schema: Schema
     plain: bool = True
-    """The function takes the decoded JSON as it is; otherwise it is converted first."""
+    """Whether the function takes the decoded JSON unchanged; otherwise it is converted first."""
     paths: bool = False
-    """Holds a `pathlib.Path`, which the wall around the workspace must get to see."""
+    """Whether it contains a `pathlib.Path`, which the workspace boundary must check."""
 
 
 def shape_of(annotation: Any, label: str, inside: tuple[Any, ...] = ()) -> Shape:
-    """The shape of a type. `label` names it in errors, `inside` lists the classes around it."""
+    """Return the shape of a type. `label` names it in errors, `inside` lists the classes around
+    it."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         shape = shape_of(arguments[0], label, inside)
@@ -111,7 +214,7 @@ def _union(members: list[Shape], label: str) -> Shape:
 def _array(item: Any, label: str, inside: tuple[Any, ...]) -> Shape:
     shape = shape_of(item, f"{label}[]", inside)
     if shape.paths and shape.schema["type"] != "string":
-        refuse(label, "a Path must be a parameter or stand in a list that is one")
+        refuse(label, "a Path must be a parameter, or an item of a list parameter")
     schema: Schema = {"type": "array"}
     if shape.schema:
         schema["items"] = shape.schema
@@ -146,14 +249,14 @@ def _mapping(arguments: tuple[Any, ...], label: str) -> Shape:
 
 def _class(kind: type, label: str, inside: tuple[Any, ...]) -> Shape:
     if kind in inside:
-        refuse(label, f"{_name(kind)} contains itself, which a schema cannot say")
+        refuse(label, f"{_name(kind)} contains itself, which a schema cannot express")
     if issubclass(kind, enum.Enum):
         return Shape(_enum(kind, label), plain=False)
     if kind is pathlib.Path:
         if inside:
             refuse(
                 label,
-                "a Path inside another value is hidden from the workspace's wall: "
+                "a Path inside another value is invisible to the workspace boundary: "
                 "make it a parameter",
             )
         return Shape({"type": "string"}, plain=False, paths=True)
@@ -190,7 +293,7 @@ class _Field(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _fields(kind: type, label: str) -> list[_Field] | None:
-    """The fields of a dataclass, a TypedDict or a Struct; None for any other class."""
+    """Return the fields of a dataclass, a TypedDict or a Struct; None for any other class."""
     try:
         if typing.is_typeddict(kind):
             return list(_typed_dict_fields(kind))
@@ -205,7 +308,7 @@ def _fields(kind: type, label: str) -> list[_Field] | None:
 
 def _typed_dict_fields(kind: Any) -> Iterator[_Field]:
     for name, hint in typing.get_type_hints(kind, include_extras=True).items():
-        # `__required_keys__` misses the marks where annotations are strings.
+        # `__required_keys__` ignores the marks if annotations are strings.
         required = name in kind.__required_keys__
         annotation = hint
         while (mark := typing.get_origin(annotation)) in (typing.Required, typing.NotRequired):

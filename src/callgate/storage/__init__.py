@@ -1,9 +1,10 @@
-"""Where sessions live: `sqlite`, in a file of the home.
+"""Storage of sessions: `sqlite`, one file in the home.
 
-    op ---> changes (what each op means, once for every engine)
+    op ---> changes (the meaning of each op, defined once for every engine)
               |  reads and writes rows through a `View`
               v
-    engine: load the rows that a batch needs, let it be applied, save what changed, commit
+    engine: load the rows of a batch, apply it, save the changes, commit
 
-An engine knows rows and durability, and nothing of what an op means. Start with `views`.
+An engine implements rows and durability, and does not interpret ops. Most reads are defined once,
+too (`queries`). Start with `views`.
 """

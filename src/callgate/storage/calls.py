@@ -1,8 +1,8 @@
-"""What the ops about calls and questions mean: every call ends once, whoever tells its end.
+"""Ops about calls and questions: every call ends exactly once, reported by any process.
 
-A call is attended while the process that runs it or asks about it lives, or the one that owns
-its session. The attendant records the end. Where nobody is left to do it, the op that decides
-a call's fate (an answer, an expiry, a reaping) records the end too.
+A call is attended while the process that runs it, waits for its answer, or owns its session is
+alive. The attendant records the end. Without an attendant, the op that decides the call (an answer,
+an expiry, a reaping) records the end, too.
 """
 
 from __future__ import annotations
@@ -37,9 +37,15 @@ from callgate.core.stored import (
     StoredSession,
 )
 from callgate.core.stores import AnswerMismatch, CallMismatch, ConfirmationNotFound
-from callgate.storage.cut_sessions import mark_cut
-from callgate.storage.endings import INTERRUPTED, failure, interruption, record_of, system_event
-from callgate.storage.forgetting import forget_arguments
+from callgate.storage.encoding import forget_arguments
+from callgate.storage.session_changes import (
+    INTERRUPTED,
+    failure,
+    interruption,
+    mark_cut,
+    record_of,
+    system_event,
+)
 from callgate.storage.views import View
 
 _ANSWERS = (ConfirmationState.ALLOWED, ConfirmationState.DENIED)
@@ -47,11 +53,11 @@ _REFUSALS = {
     ConfirmationState.DENIED: (ToolErrorClass.USER_DENIED, "User denied this operation."),
     ConfirmationState.EXPIRED: (
         ToolErrorClass.CONFIRMATION_TIMEOUT,
-        "Nobody answered in time.",
+        "No answer came in time.",
     ),
     ConfirmationState.WITHDRAWN: (ToolErrorClass.CANCELLED, "The question was withdrawn."),
 }
-"""How a call ends whose question was closed like this, while nobody attended it."""
+"""Ending of an unattended call, by the way in which its question was closed."""
 
 
 def start_call(op: StartCall, view: View) -> CallReceipt:
@@ -210,7 +216,7 @@ def reap(op: Reap, view: View) -> Reaped:
 
 
 def reap_session(view: View, id: str, owner: str, at: float) -> Reaped:
-    """End what an owner that is gone has left open in one session."""
+    """End everything that a dead owner left open in one session."""
     session = view.session(id)
     calls = view.find(StoredCall, "session_id", id)
     if session.owner == owner:
@@ -221,7 +227,7 @@ def reap_session(view: View, id: str, owner: str, at: float) -> Reaped:
     else:
         calls = [call for call in calls if call.owner == owner]
     interrupted, closed = [], []
-    for call in calls:  # those that wait also for an owner before it
+    for call in calls:  # including calls that wait for an earlier owner
         if call.state is CallState.RUNNING and call.owner == owner:
             interrupted.append(_fail(view, call, interruption(call, at)))
         elif call.state is CallState.WAITING and not _attended(view, call):
@@ -232,14 +238,14 @@ def reap_session(view: View, id: str, owner: str, at: float) -> Reaped:
 
 
 def _end_turn(view: View, session: StoredSession, at: float) -> None:
-    """End the turn of a worker: nobody goes on with it."""
+    """End the turn of a sub-agent: no process continues it."""
     event = system_event(session.id, None, TURN_CANCELLED, {"reason": INTERRUPTED}, at)
     view.append(session.id, (replace(event, turn_id=session.turn_id),))
     view.describe(replace(view.session(session.id), turn_id=None))
 
 
 def _settle(view: View, call: StoredCall, at: float) -> StoredCall | None:
-    """End a waiting call that nobody attends, unless its turn can still go on."""
+    """End a waiting call without an attendant, unless its turn can continue."""
     question = _question(view, call)
     if question is None:
         return _fail(view, call, interruption(call, at))
@@ -283,7 +289,7 @@ def _close(
 
 
 def _end_unattended(view: View, question: StoredConfirmation, at: float) -> None:
-    """End a call that was refused while nobody is there to say so."""
+    """End a call that was refused without an attendant."""
     refusal = _REFUSALS.get(question.state)
     call = view.get(StoredCall, question.call_id)
     if (
@@ -334,7 +340,7 @@ def _question(view: View, call: StoredCall) -> StoredConfirmation | None:
 
 
 def _fail(view: View, call: StoredCall, event: Event) -> StoredCall:
-    """End a call that nobody attends, and owe the audit log its record."""
+    """End a call without an attendant, and queue its record for the audit log."""
     view.put(record_of(call, event, view))
     return _end(view, call, event)
 
@@ -348,7 +354,7 @@ def _end(view: View, call: StoredCall, event: Event) -> StoredCall:
 
 
 def _forget_question(view: View, call: StoredCall) -> None:
-    """Nobody will run the call of this question any more: its arguments are not kept."""
+    """Delete the arguments of a question whose call will never run."""
     question = _question(view, call)
     if question is not None:
         view.put(forget_arguments(question))

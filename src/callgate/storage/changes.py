@@ -1,7 +1,7 @@
-"""What each op means, once for every engine: reads and writes rows through a view.
+"""The meaning of each op, defined once for every engine: reads and writes rows through a view.
 
-`apply` is the whole of it. A function here raises before it changes anything that it cannot
-finish, or the engine drops the view; either way nothing of a failed commit is left.
+`apply` is the only entry point. A function raises before it changes anything that it cannot
+complete, or the engine discards the view; a failed commit leaves no changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from callgate.core.ops import (
     DropBlob,
     DropEntry,
     DropOutput,
-    DropPins,
     EntryReceipt,
     ExpireConfirmations,
     FinishCall,
@@ -36,7 +35,6 @@ from callgate.core.ops import (
     PutConfirmation,
     PutEntry,
     PutGrant,
-    PutPin,
     Reap,
     Release,
     ResolveConfirmation,
@@ -48,24 +46,21 @@ from callgate.core.ops import (
 )
 from callgate.core.stored import (
     OutboxRecord,
-    Pin,
     SharedEntry,
     StoredGrant,
     StoredSession,
 )
 from callgate.core.stores import SessionLocked, StaleOwner
 from callgate.storage import calls
-from callgate.storage.cut_sessions import close_cut_calls
 from callgate.storage.encoding import encode
-from callgate.storage.endings import event_of
-from callgate.storage.forks import append_messages, fork
+from callgate.storage.session_changes import append_messages, close_cut_calls, event_of, fork
 from callgate.storage.views import Blob, EmptiedEvent, View
 
 _CHANGEABLE = ("workspace", "mode", "title", "extra_roots", "tags", "turn_id", "meta", "labels")
 
 
 def apply(op: Op[Any], view: View) -> Any:
-    """Make one change; what the op gives back."""
+    """Apply one op, and return its result."""
     if isinstance(op, SessionOp) and op.fence is not None:
         _check_fence(op, view)
     meaning = _MEANINGS.get(type(op))
@@ -75,10 +70,9 @@ def apply(op: Op[Any], view: View) -> Any:
 
 
 def _rare_meaning(kind: type[Op[Any]]) -> Callable[[Any, View], Any]:
-    from callgate.storage.budgets import MEANINGS as BUDGETS  # lazy: few have budgets  # noqa: PLC0415
-    from callgate.storage.pruning import MEANINGS as PRUNING  # lazy: few commands prune  # noqa: PLC0415
+    from callgate.storage.pruning import MEANINGS  # lazy: few prune or have budgets  # noqa: PLC0415
 
-    return BUDGETS[kind] if kind in BUDGETS else PRUNING[kind]
+    return MEANINGS[kind]
 
 
 def _check_fence(op: SessionOp[Any], view: View) -> None:
@@ -136,7 +130,7 @@ def _delete(view: View, session: StoredSession, by: str | None) -> None:
         raise SessionLocked(session.id, session.owner)
     for worker in view.find(StoredSession, "parent", session.id):
         _delete(view, worker, by)
-    from callgate.storage.budgets import forget_ledger  # lazy: few sessions are deleted  # noqa: PLC0415
+    from callgate.storage.pruning import forget_ledger  # lazy: few sessions are deleted  # noqa: PLC0415
 
     forget_ledger(view, session.id)
     view.delete(session)
@@ -225,17 +219,6 @@ def _revoke_grants(op: RevokeGrants, view: View) -> int:
     return len(grants)
 
 
-def _put_pin(op: PutPin, view: View) -> None:
-    view.put(op.pin)
-
-
-def _drop_pins(op: DropPins, view: View) -> int:
-    pins = [p for p in view.find(Pin, "source", op.source) if op.tool in (None, p.tool)]
-    for pin in pins:
-        view.remove(pin)
-    return len(pins)
-
-
 def _put_blob(op: PutBlob, view: View) -> str:
     sha256 = hashlib.sha256(op.data).hexdigest()
     view.put(Blob(sha256, op.data))
@@ -277,7 +260,7 @@ def _claim_outbox(op: ClaimOutbox, view: View) -> tuple[str, ...]:
 def _put_entry(op: PutEntry, view: View) -> EntryReceipt:
     known = view.get(SharedEntry, (op.kind, op.name))
     version = known.version if known is not None else 0
-    if known is not None and known.put_by == op.id:  # once more: its answer was lost
+    if known is not None and known.put_by == op.id:  # repeated, because its response was lost
         return EntryReceipt(True, known)
     if op.expected not in (None, version):
         return EntryReceipt(False, known)
@@ -325,8 +308,6 @@ _MEANINGS: dict[type[Op[Any]], Callable[[Any, View], Any]] = {
     PutGrant: _put_grant,
     UseGrant: _use_grant,
     RevokeGrants: _revoke_grants,
-    PutPin: _put_pin,
-    DropPins: _drop_pins,
     PutEntry: _put_entry,
     DropEntry: _drop_entry,
     PutBlob: _put_blob,

@@ -1,13 +1,13 @@
-"""Moves everything that one store holds into another, empty one: the same rows under the same ids.
+"""Move the content of a store into another, empty one: the same rows under the same ids.
 
     source, locked and read in one transaction
-        |  table by table, a row at a time; counted and hashed on the way
+        |  table by table, a row at a time; counted and hashed
         v
     target, one transaction ---> read back, counted and hashed again ---> commit
 
-Numbers stay as they are: of events (`n`), changes (`touch`) and sessions (`ord`). The cursors that
-clients hold therefore mean the same in the target, and what is numbered there later comes after
-them. Until the commit the target is empty for everyone else; whatever fails leaves it so.
+Numbers stay the same: of events (`n`), changes (`touch`) and sessions (`ord`). Cursors of clients
+therefore have the same meaning in the target, and later rows get higher numbers. Until the commit,
+other processes see an empty target; any failure leaves it empty.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from callgate.storage.encoding import decode
 
 Row = tuple[Any, ...]
 NUMBERS = ("n", "touch")
-"""Marks of a file for what sequences are in a database: moved as `Numbers`."""
+"""Marks of a file that are sequences in a database: moved as `Numbers`."""
 _TELL_EVERY = 1_000
 
 
 class Table(NamedTuple):
     columns: tuple[str, ...]
     keys: tuple[str, ...]
-    """By which rows are ordered, the same on every engine: numbers, and texts as bytes."""
+    """Sort keys of the rows, the same in every engine: numbers, and texts as bytes."""
 
 
 TABLES: Mapping[str, Table] = {
@@ -48,7 +48,6 @@ TABLES: Mapping[str, Table] = {
     "calls": Table(("id", "ord", "state", "owner", "body"), ("id",)),
     "confirmations": Table(("id", "ord", "state", "body"), ("id",)),
     "grants": Table(("id", "ord", "body"), ("id",)),
-    "pins": Table(("source", "tool", "body"), ("source", "tool")),
     "blobs": Table(("sha256", "data"), ("sha256",)),
     "outbox": Table(("id", "owner", "body"), ("id",)),
     "cut_sessions": Table(("id", "body"), ("id",)),
@@ -61,7 +60,7 @@ TABLES: Mapping[str, Table] = {
 
 
 class Numbers(NamedTuple):
-    """The last number that was given to an event, a change and a session."""
+    """Last numbers of an event, a change and a session."""
 
     n: int
     touch: int
@@ -69,79 +68,80 @@ class Numbers(NamedTuple):
 
 
 class Contents(Protocol):
-    """What a store holds, in one transaction."""
+    """The content of a store, in one transaction."""
 
     def count(self, table: str) -> int: ...
     def rows(self, table: str) -> Iterator[Row]:
-        """In the order of the table's keys. Whoever begins it reads it to its end."""
+        """Yield rows in the order of the table's keys. The caller reads them to the end."""
         ...
 
     def numbers(self) -> Numbers: ...
 
 
 class EmptyContents(Contents, Protocol):
-    """The contents of a store that is being filled."""
+    """The content of the store that is being filled."""
 
     def write(self, table: str, rows: Iterable[Row]) -> None: ...
     def set_numbers(self, numbers: Numbers) -> None: ...
 
 
 class MovableStore(Protocol):
-    """A place that things are moved from or to."""
+    """A source or target of a move."""
 
     @property
-    def place(self) -> str:
-        """For people."""
+    def label(self) -> str:
+        """Name of the store in messages for people."""
         ...
 
     def living(self) -> Sequence[str]:
-        """The processes that use it."""
+        """Return the processes that use it."""
         ...
 
     def reading(self) -> AbstractContextManager[Contents]:
-        """What it holds; nobody can change it meanwhile. Raises a `StoreError`."""
+        """Lock the content against changes and return it. Raises a `StoreError`."""
         ...
 
     def writing(self) -> AbstractContextManager[EmptyContents]:
-        """For a store with nothing in it: all that is written is committed at the end, or none.
+        """Write to an empty store: everything is committed at the end, or nothing.
 
-        Raises `StoreNotEmpty` or another `StoreError`."""
+        Raises `StoreNotEmpty` or another `StoreError`.
+        """
         ...
 
     def row_counts(self) -> Mapping[str, int]:
-        """How many rows it has in each table that has any; nothing is made or changed."""
+        """Return the number of rows of each non-empty table, without any change."""
         ...
 
 
 class StoreNotEmpty(StoreError):
-    def __init__(self, place: str, held: Mapping[str, int]) -> None:
-        rows = ", ".join(f"{count} {table}" for table, count in held.items() if count)
-        super().__init__(f"{place} is not empty: it holds {rows}. Nothing was moved.")
-        self.held = held
+    def __init__(self, label: str, counts: Mapping[str, int]) -> None:
+        rows = ", ".join(f"{count} {table}" for table, count in counts.items() if count)
+        super().__init__(f"{label} is not empty: it holds {rows}. Nothing was moved.")
+        self.counts = counts
 
 
 class StoreInUse(StoreError):
-    def __init__(self, place: str, processes: Sequence[str]) -> None:
-        super().__init__(f"{place} is in use by {', '.join(processes)}. Nothing was moved.")
+    def __init__(self, label: str, processes: Sequence[str]) -> None:
+        super().__init__(f"{label} is in use by {', '.join(processes)}. Nothing was moved.")
         self.processes = processes
 
 
 class NotMovable(StoreError):
-    """Something that the target cannot hold."""
+    """Content that the target cannot represent."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"{problem} Nothing was moved.")
 
 
 class MoveInterrupted(StoreError):
-    def __init__(self, place: str, trouble: Trouble, *, outcome_unknown: bool = False) -> None:
+    def __init__(self, label: str, trouble: Trouble, *, outcome_unknown: bool = False) -> None:
         reasons = {
             Trouble.FULL: "its disk is full",
             Trouble.READ_ONLY: "it is read-only",
-            Trouble.BUSY: "another process did not let go of it",
+            Trouble.BUSY: "another process did not release it",
             Trouble.NO_ACCESS: "it cannot be opened, or its rights do not suffice",
             Trouble.UNREACHABLE: "the database cannot be reached",
-            Trouble.EXHAUSTED: "the database takes no more connections",
+            Trouble.EXHAUSTED: "the database accepts no more connections",
         }
         reason = reasons.get(trouble, "it reports an error")
         left = (
@@ -149,15 +149,15 @@ class MoveInterrupted(StoreError):
             if outcome_unknown
             else "The source is as it was, and the target is empty."
         )
-        super().__init__(f"The move to or from {place} did not succeed: {reason}. {left}")
+        super().__init__(f"The move to or from {label} did not succeed: {reason}. {left}")
         self.trouble = trouble
 
 
 class MoveMismatch(StoreError):
     def __init__(self, table: str) -> None:
         super().__init__(
-            f"What the target gives back of {table} is not what the source holds. Nothing was "
-            "moved: the source is as it was, and the target is empty."
+            f"The table {table} in the target differs from the source. Nothing was "
+            "moved: the source is unchanged, and the target is empty."
         )
         self.table = table
 
@@ -168,16 +168,16 @@ class TableSum(msgspec.Struct, frozen=True):
 
 
 class MoveReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in the target now, as both sides say."""
+    """The content of the target, confirmed by both sides."""
 
     tables: Mapping[str, TableSum]
     numbers: Numbers
     was_there: bool = False
-    """Whether an earlier move had done it."""
+    """Whether an earlier move had succeeded."""
 
 
 class Step(NamedTuple):
-    """How far a move is."""
+    """Progress of a move."""
 
     doing: str
     """`copying`, `verifying`, `comparing` or `committed`."""
@@ -193,11 +193,11 @@ def move(
     before_commit: Callable[[], None] = lambda: None,
     committed: Callable[[], None] = lambda: None,
 ) -> MoveReport:
-    """Move everything. If `before_commit` raises, nothing was moved; `committed` is called at the
-    end. During both nobody can write to the source.
+    """Move the complete content. If `before_commit` raises, nothing was moved; `committed` is
+    called at the end. During both calls, no process can write to the source.
 
-    A target that holds exactly what the source holds is left as it is: an earlier move may have
-    ended without knowing that it had succeeded.
+    A target with exactly the content of the source is left unchanged: an earlier move may have
+    succeeded without a report.
     """
     with source.reading() as reader:
         try:
@@ -230,12 +230,12 @@ def _fill(
 def _same(
     reader: Contents, target: MovableStore, tell: Callable[[Step], None]
 ) -> MoveReport | None:
-    """What both hold; None where they differ."""
-    with target.reading() as held:
-        if any(held.count(table) != reader.count(table) for table in TABLES):
+    """Return a report if both have the same content, otherwise None."""
+    with target.reading() as contents:
+        if any(contents.count(table) != reader.count(table) for table in TABLES):
             return None
         sums = {table: _sum("comparing", reader, table, tell) for table in TABLES}
-        if any(_sum("comparing", held, table, tell) != sums[table] for table in TABLES):
+        if any(_sum("comparing", contents, table, tell) != sums[table] for table in TABLES):
             return None
         return MoveReport(tables=sums, numbers=reader.numbers(), was_there=True)
 
@@ -254,7 +254,7 @@ def _verify(
     numbers: Numbers,
     tell: Callable[[Step], None],
 ) -> None:
-    """Read back what was written, and compare."""
+    """Read back the written rows, and compare."""
     for table, expected in copied.items():
         if _sum("verifying", written, table, tell) != expected:
             raise MoveMismatch(table)
@@ -262,15 +262,15 @@ def _verify(
         raise MoveMismatch("numbers")
 
 
-def _sum(doing: str, held: Contents, table: str, tell: Callable[[Step], None]) -> TableSum:
-    counting = _Counting(Step(doing, table, 0, held.count(table)), tell)
-    for _ in counting.through(held.rows(table)):
+def _sum(doing: str, contents: Contents, table: str, tell: Callable[[Step], None]) -> TableSum:
+    counting = _Counting(Step(doing, table, 0, contents.count(table)), tell)
+    for _ in counting.through(contents.rows(table)):
         pass
     return counting.sum()
 
 
 class _Counting:
-    """Counts and hashes rows that go by."""
+    """Counts and hashes rows."""
 
     def __init__(self, step: Step, tell: Callable[[Step], None]) -> None:
         self._step = step
@@ -293,9 +293,9 @@ class _Counting:
         return TableSum(self._rows, self._digest.hexdigest())
 
 
-def expiry_of(body: str, place: str) -> float:
-    """When the question in a row expires, which one engine has as a column too."""
+def expiry_of(body: str, label: str) -> float:
+    """Return the expiry time of a question, which one engine also has as a column."""
     try:
         return decode(body, StoredConfirmation).expires_at
     except msgspec.DecodeError:
-        raise StoreDamaged(place) from None
+        raise StoreDamaged(label) from None

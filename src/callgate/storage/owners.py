@@ -1,7 +1,7 @@
-"""Which processes live: each holds a lock on a file of its own that no crash leaves behind.
+"""Liveness of processes: each locks its own file, and a crash releases the lock.
 
-`run/<owner>.lock` is locked before it gets its name, so whoever sees it unlocked, or does not
-see it, knows that its process is gone. An owner's name is never used again.
+`run/<owner>.lock` is locked before it gets its name. A file that is unlocked or missing therefore
+means that its process has ended. The name of an owner is never reused.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import os
 import re
 import weakref
 
-from callgate.core.directories import make_private_directory
-from callgate.core.disk.file_locks import ensure_excludes, unlocked
+from callgate.core.local.disk import make_private_directory
+from callgate.core.local.file_locks import ensure_excludes, unlocked
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _SUFFIX = ".lock"
@@ -25,8 +25,10 @@ class Owners:
         self._descriptor: int | None = None
 
     def declare(self) -> None:
-        """From now on this process is seen to live. `OSError` where it cannot be written,
-        `StoreUnlocked` where no other process would see it."""
+        """Lock the file of this process as a sign of life. Raises `OSError` if that fails.
+
+        Raises `StoreUnlocked` if other processes would not see the lock.
+        """
         if self._descriptor is not None:
             if os.fstat(self._descriptor).st_nlink:
                 return
@@ -54,7 +56,7 @@ class Owners:
             raise unlocked(self._directory, error) or error from None
 
     def alive(self, owner: str) -> bool:
-        """Whether a process lives; where that cannot be told, it does."""
+        """Return whether a process is alive; true if that is unknown."""
         if owner == self._owner:
             return True
         if not _NAME.match(owner):
@@ -74,7 +76,7 @@ class Owners:
         return False
 
     def withdraw(self) -> None:
-        """This process, as an owner, is gone."""
+        """Remove the file of this process, which then counts as dead."""
         if self._descriptor is None:
             return
         try:
@@ -84,7 +86,7 @@ class Owners:
         self.forget()
 
     def forget(self) -> None:
-        """Let go of the lock without a word, as a crash does."""
+        """Release the lock as a crash does."""
         _declared.discard(self)
         if self._descriptor is not None:
             os.close(self._descriptor)
@@ -94,7 +96,7 @@ class Owners:
         return os.path.join(self._directory, owner + _SUFFIX)
 
     def _sweep(self) -> None:
-        """Remove what crashed processes left: a missing file says the same."""
+        """Remove the files of crashed processes: a missing file has the same meaning."""
         try:
             names = os.listdir(self._directory)
         except OSError:
@@ -112,7 +114,7 @@ _declared: weakref.WeakSet[Owners] = weakref.WeakSet()
 
 
 def _forget_all() -> None:
-    """A forked child is not the owner, and must not hold the lock when its parent is gone."""
+    """A forked child is not the owner, and must not hold the lock after its parent's end."""
     for owners in list(_declared):
         owners.forget()
 

@@ -1,13 +1,30 @@
-"""What the ops that prune mean, and which sessions nobody needs; once for every engine."""
+"""Ops that prune or count budgets, and the choice of sessions to delete, for every engine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from callgate.core.budgets import (
+    LEDGER,
+    BudgetReceipt,
+    Charge,
+    Ledger,
+    Overrun,
+    ReturnBudget,
+    UseBudget,
+    charged,
+    ledger_kind,
+    of_day,
+    overruns,
+    read_ledger,
+    returned,
+    session_ledger,
+    write_ledger,
+)
 from callgate.core.events import EVENTS_PRUNED, TERMINAL, Event
 from callgate.core.ops import Op
-from callgate.core.pruning.ops import (
+from callgate.core.pruning import (
     EventPruning,
     PageRelease,
     PruneEvents,
@@ -20,22 +37,74 @@ from callgate.core.pruning.ops import (
 from callgate.core.stored import (
     CallState,
     CutSession,
+    SharedEntry,
     StoredCall,
     StoredConfirmation,
     StoredSession,
 )
 from callgate.core.stores import pruned_id
-from callgate.storage.budgets import forget_ledger
-from callgate.storage.endings import event_of
+from callgate.storage.session_changes import event_of
 from callgate.storage.views import View
 
 
+def forget_ledger(view: View, session: str) -> None:
+    """Forget the ledger of a deleted session."""
+    entry = _entry(view, session_ledger(session))
+    if entry is not None:
+        view.remove(entry)
+
+
+def _use_budget(op: UseBudget, view: View) -> BudgetReceipt:
+    by_ledger: dict[str, list[Charge]] = {}
+    for charge in op.charges:
+        by_ledger.setdefault(charge.ledger, []).append(charge)
+    new: dict[str, Ledger] = {}
+    passed: list[Overrun] = []
+    for name, charges in sorted(by_ledger.items()):  # rows are locked in one order
+        ledger = of_day(_ledger(view, name), charges[0].day)
+        if op.again:
+            ledger = returned(ledger, op.call)
+        if op.call in ledger.calls:
+            continue
+        passed += overruns(ledger, charges)
+        new[name] = charged(ledger, op.call, charges)
+    if passed and not op.force:
+        return BudgetReceipt(False, tuple(passed))
+    for name, ledger in new.items():
+        _put(view, name, ledger)
+    return BudgetReceipt(True)
+
+
+def _return_budget(op: ReturnBudget, view: View) -> None:
+    for name in sorted(op.ledgers):
+        ledger = _ledger(view, name)
+        if op.call in ledger.calls:
+            _put(view, name, returned(ledger, op.call))
+
+
+def _entry(view: View, ledger: str) -> SharedEntry | None:
+    return view.get(SharedEntry, (ledger_kind(ledger), LEDGER))
+
+
+def _ledger(view: View, name: str) -> Ledger:
+    entry = _entry(view, name)
+    return Ledger() if entry is None else read_ledger(entry.value)
+
+
+def _put(view: View, name: str, ledger: Ledger) -> None:
+    """Save a ledger without `touch_entries`: no caller waits for its change."""
+    known = _entry(view, name)
+    version = 1 if known is None else known.version + 1
+    value = write_ledger(ledger)
+    view.put(SharedEntry(kind=ledger_kind(name), name=LEDGER, value=value, version=version))
+
+
 class Neighbours(Protocol):
-    """What has to be known of a session before it can go."""
+    """Facts about a session that decide whether it can be deleted."""
 
     def workers_of(self, session: str) -> Sequence[StoredSession]: ...
     def has_open_calls(self, session: str) -> bool:
-        """Whether calls have not ended, or may have been left open by an owner that died."""
+        """Return whether calls are running, or may be open without a living owner."""
         ...
 
     def alive(self, owner: str) -> bool: ...
@@ -49,7 +118,7 @@ def is_needed(session: StoredSession, around: Neighbours) -> bool:
 def _unneeded_family(
     session: StoredSession, before: float, around: Neighbours
 ) -> list[StoredSession]:
-    """A session and its workers, if all of them may go; else nothing."""
+    """Return a session with its sub-agents if all of them can be deleted, else nothing."""
     family = [session]
     for member in family:  # grows while it is read
         if member.updated_at >= before or is_needed(member, around):
@@ -64,7 +133,7 @@ def prunable(
     around: Neighbours,
     exists: Callable[[str], bool],
 ) -> Iterator[list[StoredSession]]:
-    """Of these sessions those that may go, each with its workers, in this order."""
+    """Yield the sessions that can be deleted, each with its sub-agents, in this order."""
     for session in page:
         if session.parent is not None and exists(session.parent):
             continue  # it goes with the one that it works for
@@ -74,7 +143,7 @@ def prunable(
 
 
 class _Around:
-    """`Neighbours` as a view sees them."""
+    """`Neighbours` for a view."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -124,7 +193,7 @@ def prune_events(op: PruneEvents, view: View) -> EventPruning:
         if row.session_id not in stay:
             stay[row.session_id] = is_needed(view.session(row.session_id), around)
         if not is_old or stay[row.session_id]:
-            stay[row.session_id] = True  # and what comes after it
+            stay[row.session_id] = True  # and all later events
             continue
         view.drop_event(row)
         events += 1
@@ -154,6 +223,8 @@ def release_pages(op: ReleasePages, view: View) -> PageRelease:
 
 
 MEANINGS: dict[type[Op[Any]], Callable[[Any, View], Any]] = {
+    UseBudget: _use_budget,
+    ReturnBudget: _return_budget,
     PruneSessions: prune_sessions,
     PruneEvents: prune_events,
     SweepRows: sweep_rows,
@@ -162,7 +233,7 @@ MEANINGS: dict[type[Op[Any]], Callable[[Any, View], Any]] = {
 
 
 def pruned_event(session: str, seq: int, upto: int) -> Event:
-    """Stands where an event was that is pruned; all events up to number `upto` are."""
+    """Event in place of a pruned one; all events up to number `upto` are pruned."""
     return Event(
         id=pruned_id(session, seq),
         timestamp=0.0,
@@ -176,9 +247,9 @@ def pruned_event(session: str, seq: int, upto: int) -> Event:
 def filled(
     events: Sequence[tuple[int, Event]], session: str, after: int, last: int, limit: int
 ) -> Iterator[Event]:
-    """A page of events, with one for each number before the first of them that is pruned.
+    """Return a page of events, starting with one event for each pruned number.
 
-    `last` is the number of the session's last event, kept or not.
+    `last` is the number of the session's last event, even if it was pruned.
     """
     first = events[0][0] if events else last + 1
     missing = range(after + 1, min(first, after + 1 + limit))

@@ -1,23 +1,40 @@
-"""What stores with a writer thread and reader threads share: their face to the event loop.
+"""Stores with a writer thread and reader threads: batched commits, and the interface to the loop.
 
-commit() ---> pending ---> [writer thread], all that one round of the loop brought at once
+Commits are batched in one thread, each on top of the ones before it:
+
+    write --queue--> thread: before_commit -> a batch -> one transaction -> outcomes reported
+
+A lone commit is written immediately. Commits that arrive while it is being written share the next
+transaction. Every waiter gets an outcome, on any failure. The engine implements the transaction.
+
+The interface to the loop:
+
+    commit() ---> pending ---> [writer thread], all commits of one round of the loop
 read_*() ---> [reader threads], by the functions of the engine (`Reads`)
-wake()   ---> hints, in this process at once and from other processes by the engine
+wake()   ---> hints, from this process immediately and from other processes by the engine
+
+A hint carries no data: it may be late, duplicate or unfounded, and its receiver reads the store.
+Each change of a session has a growing number; one number wakes no waiter twice, so the notice of an
+own commit, read back from the disk, does not wake again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+import logging
+import queue
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+
+import msgspec
 
 from callgate.core.events import Event
 from callgate.core.ids import owner_id
 from callgate.core.ops import Op
 from callgate.core.stored import (
     CutSession,
-    Pin,
     SharedEntry,
     StoredCall,
     StoredConfirmation,
@@ -27,6 +44,7 @@ from callgate.core.stored import (
 )
 from callgate.core.stores import (
     PAGE,
+    POLL_S,
     Behind,
     EventPage,
     Hint,
@@ -34,42 +52,239 @@ from callgate.core.stores import (
     SessionPage,
     Snapshot,
     StoreClosed,
+    StoreError,
 )
-from callgate.storage.commits import BATCH_OPS, Commit, Outcome
+from callgate.storage.changes import apply
 from callgate.storage.encoding import encode_ops
-from callgate.storage.hints import Hints
+from callgate.storage.queries import Queries
+from callgate.storage.views import Rows, View
+
+BATCH_OPS = 256
+log = logging.getLogger("callgate.store")
+
+
+class Commit(msgspec.Struct, frozen=True, eq=False):
+    """One `commit` and its ops."""
+
+    ops: Sequence[Op[Any]]
+    texts: dict[str, str]
+    """The encoded events, by id."""
+    waiter: Any
+    """Returned with the outcome."""
+
+
+Outcome = tuple[Commit, tuple[Any, ...] | Exception]
+Tell = Callable[[Sequence[Outcome], Mapping[str, int]], None]
+"""Receives the outcomes of a batch and the changed sessions, in the writer's thread."""
+
+
+def batches(commits: Iterable[Commit]) -> Iterable[list[Commit]]:
+    """Split commits, in order, into batches of at most `BATCH_OPS` ops, or of one larger commit."""
+    batch: list[Commit] = []
+    room = BATCH_OPS
+    for commit in commits:
+        alone = any(op.sole for op in commit.ops)
+        room -= len(commit.ops)
+        if batch and (alone or room < 0):
+            yield batch
+            batch, room = [], BATCH_OPS - len(commit.ops)
+        batch.append(commit)
+        if alone:
+            yield batch
+            batch, room = [], BATCH_OPS
+    if batch:
+        yield batch
+
+
+def apply_all(batch: Sequence[Commit], rows: Rows) -> tuple[list[Outcome], View]:
+    """Apply each commit on top of the ones before it; one that fails leaves nothing."""
+    view = View(rows)
+    outcomes: list[Outcome] = []
+    for commit in batch:
+        view.begin(commit.texts)
+        try:
+            results = tuple([apply(op, view) for op in commit.ops])
+        except UnicodeDecodeError:  # of a row, not of the commit
+            raise
+        except (StoreError, ValueError) as error:
+            view.undo()
+            outcomes.append((commit, error))
+        else:
+            outcomes.append((commit, results))
+    return outcomes, view
+
+
+class BatchWriter(ABC):
+    idle_s: float | None = None
+    """Time without commits until `_on_idle` is called; None: never."""
+
+    def __init__(self, tell: Tell, before_commit: Callable[[], None]) -> None:
+        """Both are called in the writer's thread."""
+        self._tell = tell
+        self._before_commit = before_commit
+        self._queue: queue.SimpleQueue[list[Commit] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    @abstractmethod
+    def _transact(self, batch: list[Commit]) -> tuple[list[Outcome], dict[str, int]]:
+        """Write a batch in one transaction: the outcome of each commit, and the sessions that
+        changed. Raises `StoreError` where none of it can be written now."""
+
+    @abstractmethod
+    def _disconnect(self) -> None: ...
+
+    def _on_idle(self) -> None:  # noqa: B027
+        """Called after a time without commits."""
+
+    def _split(self, batch: list[Commit]) -> Iterable[list[Commit]]:
+        """Split a batch into the parts that need separate transactions."""
+        return (batch,)
+
+    @abstractmethod
+    def _after_batch(self, changed: Mapping[str, int]) -> None:
+        """Runs after waiters are notified, for work that no caller waits on."""
+
+    def write(self, commits: list[Commit]) -> None:
+        """Queue commits, in order. The first ones start the thread."""
+        self._queue.put(commits)
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name="callgate-store-writer", daemon=True
+            )
+            self._thread.start()
+
+    def close(self) -> None:
+        """Write all accepted commits, and end."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+        self._disconnect()
+
+    def _run(self) -> None:
+        ending = False
+        while not ending:
+            taken = [self._wait_for_work()]
+            while not self._queue.empty():
+                taken.append(self._queue.get())
+            ending = None in taken
+            commits = [commit for some in taken if some is not None for commit in some]
+            if commits:
+                self._before_commit()
+            for batch in batches(commits):
+                for part in self._split(batch):
+                    self._write(part)
+
+    def _wait_for_work(self) -> list[Commit] | None:
+        while True:
+            try:
+                return self._queue.get(timeout=self.idle_s)
+            except queue.Empty:
+                self._on_idle()
+
+    def _write(self, batch: list[Commit]) -> None:
+        """Write a batch, and report its outcome."""
+        changed: dict[str, int] = {}
+        try:
+            outcomes, changed = self._transact(batch)
+        except StoreError as error:
+            outcomes = [(commit, error) for commit in batch]
+        except Exception as error:
+            if len(batch) > 1:  # one of them is the cause: the others need not suffer
+                for commit in batch:
+                    self._write([commit])
+                return
+            if not isinstance(error, ValueError):  # a mistake of the caller, who gets the error
+                log.exception("a commit failed")
+            outcomes = [(batch[0], error)]
+        self._tell(outcomes, changed)
+        self._after_batch(changed)
+
+
+class Waiter:
+    """One waiter, in a `with`."""
+
+    def __init__(self, hints: Hints, sessions: frozenset[str]) -> None:
+        self._hints = hints
+        self._sessions = sessions
+        self._event = asyncio.Event()
+
+    def __enter__(self) -> Self:
+        self._hints.add(self, self._sessions)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._hints.remove(self, self._sessions)
+
+    def tell(self) -> None:
+        self._event.set()
+
+    async def wait(self, limit_s: float = POLL_S) -> bool:
+        """Wait for a change since the last wait; False if none was reported."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return True
+
+
+class Hints:
+    """The waiters of one store; used only in the thread of its event loop."""
+
+    def __init__(self, on_change: Callable[[bool], None] = lambda waited_for: None) -> None:
+        self._on_change = on_change
+        """Called when the first waiter begins, and after the last one has ended."""
+        self._by_session: dict[str | None, list[Waiter]] = {}
+        self._last_seen: dict[str, int] = {}
+        """The last reported number of each session, while there are waiters."""
+
+    def wake(self, *sessions: str) -> Waiter:
+        return Waiter(self, frozenset(sessions))
+
+    def add(self, waiter: Waiter, sessions: frozenset[str]) -> None:
+        first = not self._by_session
+        for session in sessions or (None,):
+            self._by_session.setdefault(session, []).append(waiter)
+        if first:
+            self._on_change(True)
+
+    def __bool__(self) -> bool:
+        """Whether there are waiters."""
+        return bool(self._by_session)
+
+    def remove(self, waiter: Waiter, sessions: frozenset[str]) -> None:
+        for session in sessions or (None,):
+            waiters = self._by_session[session]
+            waiters.remove(waiter)
+            if not waiters:
+                del self._by_session[session]
+        if not self._by_session:
+            self._last_seen.clear()
+            self._on_change(False)
+
+    def fire(self, changed: Mapping[str, int]) -> None:
+        """Report changed sessions, each with the number of the change."""
+        if not self._by_session:
+            return
+        for session, number in changed.items():
+            if number > self._last_seen.get(session, 0):
+                self._last_seen[session] = number
+                for waiter in self._by_session.get(session, ()):
+                    waiter.tell()
+                for waiter in self._by_session.get(None, ()):
+                    waiter.tell()
+
+    def fire_all(self) -> None:
+        """Report that anything may have changed."""
+        for waiters in self._by_session.values():
+            for waiter in waiters:
+                waiter.tell()
+
 
 C = TypeVar("C")
-D = TypeVar("D", contravariant=True)
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Reads(Protocol[D]):
-    """What can be asked of an engine; each function takes a connection that only reads."""
-
-    def read_events(self, db: D, session: str, after: int, limit: int) -> list[Event]: ...
-    def read_all(self, db: D, after: str | None, limit: int) -> EventPage: ...
-    def read_last(self, db: D, after: str | None, upto: str | None, limit: int) -> EventPage: ...
-    def behind(self, db: D, after: str | None) -> Behind: ...
-    def read_messages(self, db: D, session: str, after: int, limit: int) -> list[StoredMessage]: ...
-    def get_session(self, db: D, session: str) -> StoredSession: ...
-    def list_sessions(
-        self, db: D, workspace: str | None, cursor: str | None, limit: int, workers: bool
-    ) -> SessionPage: ...
-    def workers_of(self, db: D, session: str) -> list[StoredSession]: ...
-    def find_sessions(self, db: D, part: str) -> list[str]: ...
-    def snapshot(self, db: D, session: str) -> Snapshot: ...
-    def open_confirmations(self, db: D, session: str | None) -> list[StoredConfirmation]: ...
-    def get_confirmation(self, db: D, id: str) -> StoredConfirmation: ...
-    def open_calls(self, db: D, session: str | None, owner: str | None) -> list[StoredCall]: ...
-    def get_call(self, db: D, id: str) -> StoredCall | None: ...
-    def grants(self, db: D, session: str) -> list[StoredGrant]: ...
-    def pins(self, db: D, source: str | None) -> list[Pin]: ...
-    def get_blob(self, db: D, sha256: str) -> bytes | None: ...
-    def cut_sessions(self, db: D) -> list[CutSession]: ...
-    def entries(self, db: D, kind: str) -> list[SharedEntry]: ...
-    def audited_from(self, db: D) -> str | None: ...
 
 
 class ThreadedStore(Generic[C]):
@@ -77,17 +292,19 @@ class ThreadedStore(Generic[C]):
 
     lease: Lease | None = None
 
-    def __init__(self, reads: Reads[C], owner: str | None) -> None:
+    def __init__(self, reads: Queries[C], owner: str | None) -> None:
         self.owner = owner or owner_id()
         self._reads = reads
         self._loop = asyncio.get_running_loop()
         self._hints = self._make_hints()
         self._pending: list[Commit] = []
+        self._flush_held: Callable[[], Coroutine[Any, Any, None]] | None = None
+        """Writes the events that wait for a reader."""
         self._closed = False
 
     @property
     def is_dead(self) -> bool:
-        """Whether other processes took this one for dead: it has to start anew."""
+        """Whether other processes declared this one dead: it has to restart."""
         return False
 
     def _make_hints(self) -> Hints:
@@ -95,15 +312,15 @@ class ThreadedStore(Generic[C]):
 
     @abstractmethod
     def _write(self, commits: list[Commit]) -> None:
-        """Have the writer's thread take these."""
+        """Pass commits to the writer's thread."""
 
     @abstractmethod
     def _ask(self, question: Callable[[C], T]) -> Awaitable[T]:
-        """Have a reader's thread answer."""
+        """Run a query in a reader's thread."""
 
     @abstractmethod
     def _end(self) -> None:
-        """Write what was taken, end all threads. Called in a thread."""
+        """Write all accepted commits, and end all threads. Called in a thread."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -112,12 +329,15 @@ class ThreadedStore(Generic[C]):
         await self.close()
 
     async def close(self) -> None:
-        """Write what was committed and leave; the sessions owned here are free again."""
+        """Write all commits and close; the sessions owned here become free."""
         if self._closed:
             return
         self._closed = True
         self._hand_over()
         await self._loop.run_in_executor(None, self._end)
+
+    def may_hold(self, flush: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        return False
 
     # Committing.
 
@@ -159,7 +379,7 @@ class ThreadedStore(Generic[C]):
         return self._hints.wake(*sessions)
 
     def _from_others(self, changed: Mapping[str, int] | None) -> None:
-        """What other processes changed; None: anything. Called in any thread."""
+        """Report changes of other processes; None: anything. Called in any thread."""
         if changed is None:
             self._in_loop(self._hints.fire_all)
         else:
@@ -168,7 +388,7 @@ class ThreadedStore(Generic[C]):
     def _in_loop(self, callback: Callable[..., None], *args: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(callback, *args)
-        except RuntimeError:  # the loop has ended without closing us; nobody waits
+        except RuntimeError:  # the loop ended without closing the store; no waiters
             pass
 
     # Reading.
@@ -178,6 +398,8 @@ class ThreadedStore(Generic[C]):
     ) -> T:
         if self._closed:
             raise StoreClosed
+        if self._flush_held is not None:
+            await self._flush_held()
         return await self._ask(lambda db: ask(db, *args, **kwargs))
 
     async def read_events(self, session: str, after: int = 0, limit: int = PAGE) -> Sequence[Event]:
@@ -237,9 +459,6 @@ class ThreadedStore(Generic[C]):
 
     async def grants(self, session: str) -> Sequence[StoredGrant]:
         return await self._read(self._reads.grants, session)
-
-    async def pins(self, source: str | None = None) -> Sequence[Pin]:
-        return await self._read(self._reads.pins, source)
 
     async def get_blob(self, sha256: str) -> bytes | None:
         return await self._read(self._reads.get_blob, sha256)

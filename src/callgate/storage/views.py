@@ -1,11 +1,11 @@
-"""What the commits of a batch see and change: their changes, over the rows.
+"""The changes of the commits in a batch, as a layer over the rows.
 
     begin ---> apply an op, another, ... ---> begin (the next commit)
                    |                            |
                    +--- undo, if one fails -----+---> saved by the engine, all at once
 
-A commit that fails is undone and nothing of it is left; the rest of its batch goes on. Rows
-are frozen values, known by their type and key.
+A failed commit is undone completely; the rest of its batch continues. Rows are frozen values,
+identified by their type and key.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from callgate.core.stores import SessionNotFound
 from callgate.storage.encoding import encode
 
 if TYPE_CHECKING:  # few commands prune
-    from callgate.core.pruning.ops import PageRelease, RowSweep
+    from callgate.core.pruning import PageRelease, RowSweep
 
 
 class Row(Protocol):
@@ -40,7 +40,7 @@ class EventRow(msgspec.Struct, frozen=True, gc=False):
     session_id: str
     seq: int
     text: str
-    """The event as JSON; empty where only its place was looked up."""
+    """The event as JSON; empty if only its number was looked up."""
 
     @property
     def key(self) -> str:
@@ -48,7 +48,7 @@ class EventRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class EmptiedEvent(msgspec.Struct, frozen=True, gc=False):
-    """The text that replaces an event's."""
+    """The text that replaces an event."""
 
     session_id: str
     seq: int
@@ -80,24 +80,24 @@ class Blob(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rows(Protocol):
-    """What lies beneath a view."""
+    """The rows below a view."""
 
     def get(self, kind: type[R], key: Hashable) -> R | None: ...
 
     def find(self, kind: type[R], field: str, value: Any, limit: int | None = None) -> Sequence[R]:
-        """The rows with this value, or the first of them; of calls those that have not ended.
+        """Return the rows with this value, or the first of them; of calls, only running ones.
 
-        Asked for are: sessions by owner and parent, calls by owner and session_id,
-        grants by session_id, pins by source.
+        Supported: sessions by owner and parent, calls by owner and session_id, grants by
+        session_id.
         """
         ...
 
     def due(self, at: float) -> Sequence[StoredConfirmation]:
-        """The open questions whose time is over."""
+        """Return the open questions that have expired."""
         ...
 
     def events(self, session: str, after: int = 0) -> Iterator[tuple[int, str]]:
-        """The numbers and texts of a session's events in their order, those pruned left out."""
+        """Return the numbers and texts of a session's events in order, without pruned ones."""
         ...
 
     def messages(self, session: str) -> Iterator[str]: ...
@@ -106,20 +106,20 @@ class Rows(Protocol):
         """Whether the process still runs."""
         ...
 
-    # For pruning. `cursor` is None at the beginning, and None is given at the end.
+    # For pruning. `cursor` is None at the beginning and after the end.
 
     def oldest_sessions(
         self, cursor: str | None, most: int
     ) -> tuple[Sequence[StoredSession], str | None]:
-        """Sessions in the order in which they were last changed."""
+        """Return sessions, least recently changed first."""
         ...
 
     def oldest_events(self, cursor: str | None, most: int) -> tuple[Sequence[EventRow], str | None]:
-        """Events in the order in which they were committed."""
+        """Return events in the order of their commits."""
         ...
 
     def sweep(self, most: int) -> RowSweep:
-        """Remove rows of sessions that were dropped. Nobody sees these: it is done at once."""
+        """Remove rows of deleted sessions immediately: no reader sees them."""
         ...
 
     def release_pages(self, most: int) -> PageRelease: ...
@@ -133,7 +133,7 @@ def is_due(question: StoredConfirmation, at: float) -> bool:
 
 
 class View:
-    """Changes over rows, from one commit after the other."""
+    """Changes over rows, from consecutive commits."""
 
     __slots__ = ("_below", "_maintained", "_texts", "_undo", "deleted", "described", "dropped",
                  "entry_kinds", "pruned", "reaped", "rows", "touched")  # fmt: skip
@@ -143,21 +143,21 @@ class View:
         self._texts: Mapping[str, str] = {}
         self._undo: list[tuple[dict[Any, Any], Hashable, Any]] = []
         self.rows: defaultdict[type[Any], dict[Hashable, Any]] = defaultdict(dict)
-        """What changed, by kind and key; None: removed."""
+        """Changed rows by kind and key; None: removed."""
         self.described: dict[str, None] = {}
-        """Sessions of which more has changed than numbers, times and owner."""
+        """Sessions with a change of more than numbers, times and owner."""
         self.touched: dict[str, None] = {}
         """Sessions with any change, in order."""
         self.entry_kinds: dict[str, None] = {}
         """Kinds of shared entries with any change."""
         self.reaped: dict[str, None] = {}
-        """Owners that were taken for dead."""
+        """Owners that were declared dead."""
         self.deleted: dict[str, None] = {}
-        """Sessions whose every row goes."""
+        """Sessions whose rows are all deleted."""
         self.dropped: dict[str, None] = {}
-        """Sessions that are gone, and whose rows are swept later."""
+        """Deleted sessions whose rows are swept later."""
         self.pruned: dict[str, EventRow] = {}
-        """The last event that goes of sessions that stay."""
+        """The last pruned event of each remaining session."""
         self._maintained = False
 
     @property
@@ -165,12 +165,12 @@ class View:
         return self._maintained or bool(self.touched) or any(self.rows.values())
 
     def begin(self, texts: Mapping[str, str]) -> None:
-        """The changes that follow are those of one commit, with these texts of events."""
+        """Start a commit with these encoded events."""
         self._texts = texts
         self._undo.clear()
 
     def undo(self) -> None:
-        """Take back what was changed since `begin`."""
+        """Undo the changes since `begin`."""
         for changes, key, before in reversed(self._undo):
             if before is _UNKNOWN:
                 del changes[key]
@@ -196,7 +196,7 @@ class View:
             found.pop(key, None)
             if row is not None and getattr(row, field) == value:
                 found[key] = row
-        # One order, whatever keeps the rows: what is done to each leaves events behind.
+        # In one order for all engines: each change appends events.
         return [found[key] for key in sorted(cast(dict[Any, R], found))][:limit]
 
     def due(self, at: float) -> Sequence[StoredConfirmation]:
@@ -206,7 +206,7 @@ class View:
         return sorted([*below, *found], key=lambda question: question.id)
 
     def events(self, session: str, after: int = 0) -> Iterator[tuple[int, str]]:
-        """Numbers and texts, those pruned left out."""
+        """Return numbers and texts, without pruned ones."""
         texts = chain(self._below.events(session, after), self._added(EventRow, session, after))
         emptied = self.rows[EmptiedEvent]
         for seq, text in texts:
@@ -242,12 +242,12 @@ class View:
         self._set(self.rows[type(row)], row.key, None)
 
     def describe(self, session: StoredSession) -> None:
-        """Put a session of which anything may have changed."""
+        """Put a session with any changes."""
         self.put(session)
         self._set(self.described, session.id, None)
 
     def touch(self, session: str) -> None:
-        """Something that belongs to a session has changed."""
+        """Note a change of a session's data."""
         if session not in self.touched:
             self._set(self.touched, session, None)
 
@@ -258,13 +258,13 @@ class View:
         self._set(self.entry_kinds, kind, None)
 
     def delete(self, session: StoredSession) -> None:
-        """Remove a session with all that belongs to it."""
+        """Remove a session with all its rows."""
         self.remove(session)
         self.touch(session.id)
         self._set(self.deleted, session.id, None)
 
     def drop(self, session: StoredSession) -> None:
-        """Have a session gone, with all that belongs to it; its rows are swept later."""
+        """Mark a session as deleted; its rows are swept later."""
         self.remove(session)
         self.touch(session.id)
         self._set(self.dropped, session.id, None)
@@ -291,13 +291,13 @@ class View:
         return below.release_pages(most)
 
     def _alone(self) -> Rows:
-        """The rows, where nothing was changed yet: pruning is a commit of its own."""
+        """Return the rows if nothing was changed yet: pruning is a separate commit."""
         if self.changed:
-            raise ValueError("an op that prunes is a commit of its own")
+            raise ValueError("a pruning op needs a separate commit")
         return self._below
 
     def append(self, session: str, events: Sequence[Event]) -> tuple[int, ...]:
-        """Number and keep events; one that is there already keeps its number."""
+        """Number and store events; one that exists keeps its number."""
         row = self.session(session)
         last, at, rows, seqs = row.last_seq, row.updated_at, self.rows[EventRow], []
         for event in events:

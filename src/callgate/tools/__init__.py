@@ -1,5 +1,5 @@
-"""The built-in tools, one module a family.
+"""Built-in tools, one module for each family.
 
-Each class is the factory of its own instances: one serves one call. A writing tool also
-says with `preview` what a person would allow. Start with `files`.
+Each class is the factory of its instances, and an instance serves one call. A writing tool also has
+a `preview` for the approver. Start with `files`.
 """

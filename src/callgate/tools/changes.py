@@ -1,4 +1,4 @@
-"""A text file as it was before a call and as it is after it, on the disk or in an editor."""
+"""Content of a text file before and after a call, on disk or in an editor."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import os
 from typing import NamedTuple
 
 from callgate.core.content import LARGEST_DIFF, FileDiff
-from callgate.core.environment import Environment, WorkspaceFiles
 from callgate.core.errors import ToolError, ToolExecutionError
-from callgate.core.resolved_paths import ResolvedPath
+from callgate.core.local.environment import Environment, WorkspaceFiles
+from callgate.core.sessions import ResolvedPath
 from callgate.workspace import refusals
 from callgate.workspace.excerpts import image_type
 from callgate.workspace.files import WorkspaceFileAPI
 
 MISSING = "file_not_found"
 _HEAD = 16
-"""Bytes that tell an image."""
+"""Bytes that identify an image."""
 
 
 def is_image_on_disk(files: WorkspaceFiles, path: str) -> bool:
-    """Whether there is an image on the disk; what is not there may be in an editor still."""
+    """Whether the file on disk is an image. A missing file may still be open in an editor."""
     try:
         return image_type(_head(files, path, _HEAD)) is not None
     except ToolError as error:
@@ -35,16 +35,16 @@ def _head(files: WorkspaceFiles, path: str, most: int) -> bytes:
 
 
 class Before(NamedTuple):
-    """What stood where a file is to be written."""
+    """Old content of a file that will be written."""
 
     existed: bool
     text: str | None = None
     known: bool = True
-    """False: it is no text, or too long to be shown."""
+    """False: it is not text, or too long for a diff."""
 
 
 async def before(environment: Environment, path: str) -> Before:
-    """What a write to a path will replace."""
+    """Return the content that a write to a path will replace."""
     if environment.reads_disk:
         return before_on_disk(environment, path)
     try:
@@ -54,7 +54,7 @@ async def before(environment: Environment, path: str) -> Before:
 
 
 def before_on_disk(environment: Environment, path: str) -> Before:
-    """The same where it is read from the disk."""
+    """Return the content on disk that a write to a path will replace."""
     try:
         content = _head(environment.files, path, LARGEST_DIFF + 1)
         if len(content) > LARGEST_DIFF:
@@ -65,45 +65,45 @@ def before_on_disk(environment: Environment, path: str) -> Before:
 
 
 def _unread(environment: Environment, path: str, error: ToolError) -> Before:
-    """What cannot be read may still be replaced."""
+    """Handle an unreadable file, which may still be replaced."""
     if is_missing(environment, path, error):
         return Before(False)
     return Before(environment.files.exists(path), known=False)
 
 
 def is_missing(environment: Environment, path: str, error: ToolError) -> bool:
-    """Whether a file that cannot be read is not there. Not every editor says so: what it fails
-    to read and is not on the disk either is nowhere."""
+    """Whether an unreadable file does not exist. Some editors do not report that: if they cannot
+    read it and it is not on the disk, it does not exist."""
     failed = isinstance(error, ToolExecutionError) and not environment.reads_disk
     return error.reason == MISSING or (failed and not environment.files.exists(path))
 
 
-class Place(NamedTuple):
-    """How a place is named."""
+class FilePath(NamedTuple):
+    """The names of a path."""
 
     called: str
-    """From the workspace, or absolute where it lies in another root."""
+    """Path in the workspace, or absolute in another root."""
     absolute: str
 
 
-def place_of(files: WorkspaceFiles, path: str) -> Place:
-    """Where a path leads."""
+def file_path_of(files: WorkspaceFiles, path: str) -> FilePath:
+    """Return the names of a path after all links."""
     if isinstance(files, WorkspaceFileAPI):
-        return place_at(files, files.locate(path))
-    return Place(path, os.path.abspath(os.path.join(files.workspace_root, path)))
+        return file_path_at(files, files.locate(path))
+    return FilePath(path, os.path.abspath(os.path.join(files.workspace_root, path)))
 
 
-def place_at(files: WorkspaceFileAPI, resolved: ResolvedPath) -> Place:
-    return Place(files.called(resolved), files.absolute(resolved))
+def file_path_at(files: WorkspaceFileAPI, resolved: ResolvedPath) -> FilePath:
+    return FilePath(files.called(resolved), files.absolute(resolved))
 
 
 def diffs(files: WorkspaceFiles, path: str, old: str | None, new: str) -> tuple[FileDiff, ...]:
-    """The change of one file, if it can be shown; `old` None: there was none."""
-    return FileDiff.of(place_of(files, path).absolute, old, new)
+    """Return the change of one file, if it has a diff; `old` None: the file is new."""
+    return FileDiff.of(file_path_of(files, path).absolute, old, new)
 
 
 def text_of(path: str, content: bytes) -> str:
-    """Raises where it is none."""
+    """Decode a text file. Raises a `ToolError` if it is not text."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
-"""The built-in file tools: read_file, write_file, patch_file, list_dir, delete_file.
+"""Built-in file tools: read_file, write_file, patch_file, list_dir, delete_file.
 
-They reach the disk through `context.workspace_files` alone, which is the wall. Text goes through
-`context.environment`: where an editor offers its view of the files, what is in its buffers counts.
+They access the disk only through `context.workspace_files`, the workspace boundary. Text goes
+through `context.environment`: if an editor offers its files, its unsaved buffers count.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 
 from callgate.core.content import ContentBlock, FileDiff, ImageBlock, ImageSource, TextBlock
 from callgate.core.effects import Capability, SideEffects
-from callgate.core.environment import Environment, WorkspaceFiles, off_loop
 from callgate.core.errors import ToolCancelled, ToolError
+from callgate.core.local.environment import Environment, WorkspaceFiles, off_loop
 from callgate.core.tools import Preview, ToolContext, ToolDefinition, ToolOutput
 from callgate.tools.changes import (
     Before,
-    Place,
+    FilePath,
     before,
     before_on_disk,
     diffs,
+    file_path_at,
+    file_path_of,
     is_image_on_disk,
     is_missing,
-    place_at,
-    place_of,
     text_of,
 )
 from callgate.tools.search import Aside
@@ -39,10 +39,10 @@ from callgate.workspace.excerpts import (
     excerpt_of_part,
     image_type,
     matching,
+    show,
 )
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.paths import readable, shown
-from callgate.workspace.spill import show
 
 MAX_IMAGE = 5 * 1024 * 1024
 MAX_NAMES = 2_000
@@ -50,7 +50,7 @@ MAX_MATCHES = 100_000
 _SMALL = 64 * 1024
 """Characters up to which a change is compared on the event loop."""
 _LARGE = 1024 * 1024
-"""Bytes from which on a file is taken apart in a thread."""
+"""Size in bytes from which a file is processed in a thread."""
 
 _PATH = {
     "type": "string",
@@ -64,7 +64,7 @@ class ReadFile:
         name="read_file",
         description=(
             "Read a text file, or look at an image (PNG, JPEG, GIF, WebP). Long files are cut,"
-            " with a mark that says how to go on; use offset and limit for a part, or regex"
+            " with a mark that tells how to continue; use offset and limit for a part, or regex"
             " for the matching lines only."
         ),
         input_schema={
@@ -83,7 +83,7 @@ class ReadFile:
                 },
                 "regex": {
                     "type": "string",
-                    "description": "Only the lines in which this is found, with their numbers.",
+                    "description": "Return the lines that match, with their numbers.",
                 },
             },
             "required": ["path"],
@@ -144,7 +144,7 @@ class WriteFile:
     definition = ToolDefinition(
         name="write_file",
         description=(
-            "Create a file or replace its whole content. Missing directories are made. To"
+            "Create a file or replace its whole content. Missing directories are created. To"
             " change a part of a file use patch_file."
         ),
         input_schema={
@@ -163,7 +163,7 @@ class WriteFile:
     )
 
     async def preview(self, input: dict[str, Any], environment: Environment) -> Preview:
-        """The change that allowing the call would make."""
+        """Return the change that an approval would make."""
         path, content = input["path"], input["content"]
         old: str | None = None
         try:
@@ -183,7 +183,7 @@ class WriteFile:
             return await off_loop(_write_on_disk, environment, path, content)
         found = await before(environment, path)
         remark = await environment.write_text(path, content)
-        return _written(place_of(environment.files, path), path, content, found, remark)
+        return _written(file_path_of(environment.files, path), path, content, found, remark)
 
     async def cancel(self) -> bool:
         return False
@@ -205,7 +205,7 @@ class PatchFile:
                     "minLength": 1,
                     "description": "The text to replace, with enough around it to be unique.",
                 },
-                "new": {"type": "string", "description": "What stands there afterwards."},
+                "new": {"type": "string", "description": "The text that replaces it."},
             },
             "required": ["path", "old", "new"],
         },
@@ -218,7 +218,7 @@ class PatchFile:
     )
 
     async def preview(self, input: dict[str, Any], environment: Environment) -> Preview:
-        """The change that allowing the call would make."""
+        """Return the change that an approval would make."""
         path = input["path"]
         try:
             old = await environment.read_text(path)
@@ -234,11 +234,11 @@ class PatchFile:
         done = await environment.edit_text(
             path, lambda text: replace_once(text, input["old"], input["new"])
         )
-        place = place_of(environment.files, path)
+        file_path = file_path_of(environment.files, path)
         return ToolOutput(
             content=_content(f"Patched {shown(path)}", done.remark),
-            files_modified=[place.called],
-            diffs=FileDiff.of(place.absolute, done.old, done.new),
+            files_modified=[file_path.called],
+            diffs=FileDiff.of(file_path.absolute, done.old, done.new),
         )
 
     async def cancel(self) -> bool:
@@ -281,7 +281,7 @@ class ListDir:
 class DeleteFile:
     definition = ToolDefinition(
         name="delete_file",
-        description="Delete one file. Directories are refused; of a link only the link goes.",
+        description="Delete one file. Directories are refused; a link is deleted, not its target.",
         input_schema={"type": "object", "properties": {"path": _PATH}, "required": ["path"]},
         side_effects=SideEffects.WRITE,
         capabilities=frozenset({Capability.WRITES_FILES, Capability.DESTRUCTIVE}),
@@ -291,7 +291,7 @@ class DeleteFile:
     )
 
     def preview(self, input: dict[str, Any], environment: Environment) -> str:
-        """What allowing the call would delete."""
+        """Return the deletion that an approval would make."""
         path, files = input["path"], environment.files
         if not isinstance(files, WorkspaceFileAPI):
             return f"Delete {shown(path)}"
@@ -300,7 +300,7 @@ class DeleteFile:
         except ToolError as error:
             return f"Nothing would be deleted: {error}"
         if stat.S_ISLNK(status.st_mode):
-            return f"Delete the link {shown(path)}; what it leads to stays"
+            return f"Delete the link {shown(path)}; its target stays"
         if stat.S_ISDIR(status.st_mode):
             return f"Nothing would be deleted: {shown(path)} is a directory"
         return f"Delete {shown(path)} ({status.st_size:,} bytes)"
@@ -309,7 +309,7 @@ class DeleteFile:
         _check(context)
         path, files = input["path"], context.workspace_files
         parent, _, name = path.rpartition("/")
-        directory = place_of(files, parent or ("/" if path.startswith("/") else ".")).called
+        directory = file_path_of(files, parent or ("/" if path.startswith("/") else ".")).called
         deleted = name if directory == "." else f"{directory.rstrip('/')}/{name}"
         await off_loop(files.delete, path)
         return ToolOutput(content=[TextBlock(f"Deleted {shown(path)}")], files_modified=[deleted])
@@ -352,7 +352,7 @@ def _part(
     text = text_of(path, content)
     if regex is None:
         return excerpt(text, offset, limit)
-    from callgate.workspace.matching import LineMatcher  # lazy: with the first pattern  # noqa: PLC0415
+    from callgate.workspace.search import LineMatcher  # lazy: with the first pattern  # noqa: PLC0415
 
     with LineMatcher(regex, should_stop=should_stop) as matcher:
         return matching(text, matcher.lines(content, MAX_MATCHES), offset, limit)
@@ -369,20 +369,20 @@ def _write_on_disk(environment: Environment, path: str, content: str) -> ToolOut
     files, look = environment.files, partial(before_on_disk, environment, path)
     if isinstance(files, WorkspaceFileAPI):
         resolved, found = files.put(path, content, look)
-        return _written(place_at(files, resolved), path, content, found or Before(False), None)
+        return _written(file_path_at(files, resolved), path, content, found or Before(False), None)
     found = look()
     files.write(path, content)
-    return _written(place_of(files, path), path, content, found, None)
+    return _written(file_path_of(files, path), path, content, found, None)
 
 
 def _written(
-    place: Place, path: str, content: str, found: Before, remark: str | None
+    file_path: FilePath, path: str, content: str, found: Before, remark: str | None
 ) -> ToolOutput:
     size = len(content.encode())
     done = "Replaced" if found.existed else "Created"
     return ToolOutput(
         content=_content(f"{done} {shown(path)} ({size:,} bytes)", remark),
-        files_modified=[place.called],
+        files_modified=[file_path.called],
         metadata={"created": not found.existed, "bytes": size},
-        diffs=FileDiff.of(place.absolute, found.text, content) if found.known else (),
+        diffs=FileDiff.of(file_path.absolute, found.text, content) if found.known else (),
     )

@@ -1,7 +1,7 @@
-"""The tools behind `callgate preview`: run a command over an overlay, and apply what it did.
+"""Tools behind `callgate preview`: run a command over an overlay, and apply its changes.
 
-They are no tools for models: only that command registers them. Running is a call of class
-execute, applying one of class write, and each is asked about and recorded like any other.
+The command registers them itself, so models cannot call them. Running is a call of class execute,
+applying one of class write. Each is decided and recorded like other calls.
 """
 
 from __future__ import annotations
@@ -16,33 +16,32 @@ import msgspec
 from callgate.core.commands import Command, Exit, Running
 from callgate.core.content import TextBlock
 from callgate.core.effects import Capability, SideEffects
-from callgate.core.environment import Environment, WorkspaceFiles
 from callgate.core.errors import (
     ToolCancelled,
     ToolExecutionError,
     ToolValidationError,
 )
+from callgate.core.local.environment import Environment, WorkspaceFiles
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.sandbox import machines
 from callgate.sandbox.dry_runs import differences, overlays
 from callgate.sandbox.dry_runs.overlays import Stage
-from callgate.sandbox.launch import child_environment
-from callgate.sandbox.plans import Backend, Bubblewrap
+from callgate.sandbox.plans import Backend, Bubblewrap, child_environment
 from callgate.sandbox.processes.broker_client import BrokerProcess
 from callgate.sandbox.profiles import SandboxPaths
 from callgate.tools.previews import Preview, apply, described
-from callgate.tools.streams import SHOWN, Streams
+from callgate.tools.shell_results import SHOWN, Streams
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.paths import sayable
 
 _TEMPORARY = frozenset({"TMPDIR", "TMP", "TEMP"})
-"""The command has a /tmp of its own."""
+"""The command has a private /tmp."""
 
 _PREVIEW = ToolDefinition(
     name="preview",
     description=(
-        "Run a command over an overlay of the workspace, without network, and show what it"
-        " printed and what it would change. Nothing is changed."
+        "Run a command over an overlay of the workspace, without network, and show its output"
+        " and the changes that it would make. Nothing is changed."
     ),
     input_schema={
         "type": "object",
@@ -77,7 +76,7 @@ _APPLY = ToolDefinition(
 
 
 class PreviewCommand:
-    """One command. `keep` is given the preview, and has to discard it."""
+    """One command. `keep` receives the preview, and must discard it."""
 
     definition = _PREVIEW
 
@@ -89,9 +88,9 @@ class PreviewCommand:
         parents: Sequence[str],
         hidden: Callable[[str], tuple[str, ...]] = lambda command: (),
     ) -> None:
-        """`parents`: directories, outside the workspace, of which the first that can holds what is
-        changed. The last one must not be hidden from commands. `hidden`: what rules keep from a
-        command, in a thread, when it starts."""
+        """`parents`: directories outside the workspace; the first usable one stores the changes.
+        Commands must be able to see the last one. `hidden`: returns, in a thread, the paths that
+        rules hide from a command, when it starts."""
         self._hidden = hidden
         self._paths = paths
         self._keep = keep
@@ -149,7 +148,7 @@ class PreviewCommand:
                 f"The command could not be started: {error.strerror}.", underlying=error
             ) from error
         async with running as self._running:
-            if self._cancelled:  # it came while the command was being started
+            if self._cancelled:  # before the command was running
                 self._running.stop()
             return stage, await self._running.wait()
 
@@ -161,14 +160,14 @@ class ApplyPreview:
         self._preview = preview
 
     def preview(self, input: dict[str, Any], environment: Environment) -> str:
-        """The changes that allowing the call would make."""
+        """Return the changes that an approval would make."""
         return described(self._preview, _workspace_files(environment.files))
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
         if input != arguments(self._preview):
-            raise ToolValidationError("changes: are not those of this preview")
+            raise ToolValidationError("changes: not the changes of this preview")
         files = _workspace_files(context.workspace_files)
-        # It reads what the command left, which is no file of the workspace.
+        # It reads files that the command wrote, which are outside the workspace.
         done = contextvars.Context().run(apply, self._preview, files)
         return ToolOutput(
             content=[TextBlock(f"Changed: {_counted(self._preview)}")], files_modified=done
@@ -179,7 +178,7 @@ class ApplyPreview:
 
 
 def arguments(preview: Preview) -> dict[str, Any]:
-    """The arguments of `apply_preview`: an answer is bound to exactly these changes."""
+    """Return the arguments of `apply_preview`: an answer is bound to exactly these changes."""
     return {"paths": preview.paths, "changes": preview.digest()}
 
 
@@ -234,7 +233,8 @@ def _command(text: str, workspace: str) -> Command:
 
 
 def _has_namespaces(backends: Sequence[Backend]) -> bool:
-    """Whether a stand-in can take the workspace's place; else the command goes to where it is."""
+    """Whether the overlay can appear at the workspace's path; else the command runs at the
+    overlay's path."""
     return any(each.name == "namespaces" and each.problem is None for each in backends)
 
 

@@ -1,12 +1,12 @@
-"""What a command would change in the workspace: to be shown, then applied or thrown away.
+"""Changes that a command would make in the workspace: shown, then applied or discarded.
 
     check      nothing changed since the start, everything may be written      all or nothing
-    apply      what goes, then what comes, then what changes                   one by one
+    apply      deletions, then new files, then changes                         one by one
 
-Applying goes through the file API like any write: the wall, the guard, protected paths and the
-history hold for each file. A file is replaced only if it is still what it was when the command
-started. If something fails half-way, which only the disk or another program can bring about,
-the error says what was done, and `callgate undo` takes it back.
+Changes are applied through the file API like any write: the workspace boundary, the guard,
+protected paths and the history apply to each file. A file is replaced only if it has not changed
+since the command started. If the disk or another program causes a failure in between, the error
+lists the applied changes, and `callgate undo` reverts them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from callgate.workspace.undo import restoring
 from callgate.workspace.undo.records import State
 
 SHOWN = 256 * 1024
-"""Bytes of the largest text whose change is shown as a diff."""
+"""Maximum size in bytes of a text that is described by a diff."""
 _MOST_SHOWN = 50
 _NAMED = 10
 
@@ -43,7 +43,7 @@ class Preview(msgspec.Struct, frozen=True):
 
     @property
     def paths(self) -> list[str]:
-        """The paths that are text; the others are judged when they are written."""
+        """The paths that are text; other paths are checked when they are written."""
         return [each.path for each in self.changes if _is_text(each.path)]
 
     def digest(self) -> str:
@@ -58,12 +58,12 @@ class Preview(msgspec.Struct, frozen=True):
 
 
 def discard(preview: Preview) -> None:
-    """Throw it away. The workspace was never touched."""
+    """Discard a preview. The workspace was never changed."""
     overlays.remove(preview.stage)
 
 
 def described(preview: Preview, files: WorkspaceFileAPI) -> str:
-    """Every change, as a diff where it is one of text."""
+    """Describe every change, as a diff if it is text."""
     descriptions = [
         _shown_change(preview.stage, each, files) for each in preview.changes[:_MOST_SHOWN]
     ]
@@ -73,10 +73,10 @@ def described(preview: Preview, files: WorkspaceFileAPI) -> str:
 
 
 def check(preview: Preview, files: WorkspaceFileAPI) -> dict[str, State | None]:
-    """What stands now under each path, if all of it can be applied; else why not."""
+    """Return the present state of each path. Raises if not all changes can be applied."""
     stage, changes = preview.stage, preview.changes
     if os.path.realpath(files.workspace_root) != stage.workspace:
-        raise ValueError("a preview is applied in the workspace that it was made of")
+        raise ValueError("a preview can only be applied in its own workspace")
     for each in changes:
         if why := _unfit(each):
             raise ToolExecutionError(
@@ -88,9 +88,9 @@ def check(preview: Preview, files: WorkspaceFileAPI) -> dict[str, State | None]:
         try:
             restoring.judge_change(files, real)
             states[each.path] = None if each.before is None else restoring.state_of(files, real)
-        except ToolExecutionError as error:  # a link stands on the way, or nothing does
+        except ToolExecutionError as error:  # a link or a missing directory in the path
             raise _changed([each.path]) from error
-    # Only now: what is still as it was at the start was the same when it was looked at above.
+    # Last: a path that is still unchanged since the start was also unchanged in the checks above.
     now = take(stage.workspace, most=overlays.MOST_ENTRIES, seconds=overlays.MOST_SECONDS)
     if now.unlisted:
         raise _changed(list(now.unlisted))
@@ -100,11 +100,11 @@ def check(preview: Preview, files: WorkspaceFileAPI) -> dict[str, State | None]:
 
 
 def apply(preview: Preview, files: WorkspaceFileAPI) -> list[str]:
-    """Make the changes, all of them or none; the names of what was changed."""
+    """Make all changes or none; return the names of the changed files."""
     states = check(preview, files)
     done: list[str] = []
     try:
-        for each in reversed(preview.changes):  # what is in a directory before the directory
+        for each in reversed(preview.changes):  # the content of a directory before the directory
             if _goes(each):
                 _remove(preview.stage, each, files, states[each.path])
                 done.append(sayable(each.path))
@@ -128,7 +128,7 @@ def apply(preview: Preview, files: WorkspaceFileAPI) -> list[str]:
 
 
 def _unfit(change: Change) -> str | None:
-    """What the file API cannot do."""
+    """Return the reason for which the file API cannot make a change."""
     before, after = change.before, change.after
     if after is None:
         return None
@@ -137,14 +137,15 @@ def _unfit(change: Change) -> str | None:
     if before is not None and before.is_directory and after.is_directory:
         return "would only change the mode of a directory"
     if stat.S_IMODE(after.mode) & ~0o777 and not after.is_directory:
-        return "would lend its owner's rights to whoever runs it"
+        return "would run with its owner's rights for every user"
     if stat.S_ISREG(after.mode) and after.size > MAX_BYTES:
         return "would be too large"
     return None
 
 
 def _moved(changes: tuple[Change, ...], now: Manifest) -> list[str]:
-    """The paths where something else stands than when the command started."""
+    """Return the paths with later changes in the workspace, which applying would overwrite: changed
+    paths, paths without their directory, and new entries of directories to delete."""
     by_path = {each.path: each for each in changes}
     moved = [p for p, each in by_path.items() if not _same(each.before, now.entries.get(p))]
     for each in changes:
@@ -182,7 +183,7 @@ def _changed(paths: list[str]) -> ToolError:
 
 
 def _goes(change: Change) -> bool:
-    """Whether what stands there must be removed first: it is to go, or to be another kind."""
+    """Whether to remove the present file first: it is deleted or changes its kind."""
     before, after = change.before, change.after
     if before is None:
         return False
@@ -220,18 +221,18 @@ def _real(stage: Stage, change: Change) -> str:
     return os.path.join(stage.workspace, change.path)
 
 
-# --- how it looks ---------------------------------------------------------------------------
+# --- descriptions ---------------------------------------------------------------------------
 
 
 def _shown_change(stage: Stage, change: Change, files: WorkspaceFileAPI) -> str:
-    """A diff of text, and in words what is no text."""
+    """Return a diff of text, and a description of other files."""
     name, real = readable(sayable(change.path)), _real(stage, change)
     try:
         _may_read(files, real, name)
         old = b"" if change.before is None else restoring.content_of(files, real, SHOWN)
         new = b"" if change.after is None else content(stage.tree, change.path, SHOWN)
     except (ToolError, OSError):
-        old = new = None  # not ours to show, or something else by now
+        old = new = None  # not readable for us, or replaced since
     was, becomes = _text(change.before, old), _text(change.after, new)
     changed = "" if was is None or becomes is None else diff(was, becomes, name)
     if not changed or _mode_matters(change):
@@ -246,7 +247,8 @@ def _may_read(files: WorkspaceFileAPI, real: str, name: str) -> None:
 
 
 def _mode_matters(change: Change) -> bool:
-    """A diff says nothing of modes: that a mode changes, or that what comes can be run."""
+    """Whether to mention the mode, which a diff does not contain: it changes, or a new file is
+    executable."""
     before, after = change.before, change.after
     if after is None:
         return False
@@ -254,7 +256,7 @@ def _mode_matters(change: Change) -> bool:
 
 
 def _text(at: Facts | None, data: bytes | None) -> str | None:
-    """A file's content as text; of nothing, an empty one. None if it cannot be shown."""
+    """Return a file's content as text, empty if there is no file; None if it has no diff."""
     if data is None or (at is not None and not stat.S_ISREG(at.mode)):
         return None
     try:

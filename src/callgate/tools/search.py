@@ -12,9 +12,9 @@ from callgate.core.content import TextBlock
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.errors import ToolCancelled, ToolExecutionError
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
+from callgate.workspace.excerpts import show
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.paths import readable
-from callgate.workspace.spill import show
 
 if TYPE_CHECKING:
     from callgate.workspace.search import Match
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_RESULTS = 10_000
-"""Results that are collected at most: what is not shown goes into an artifact."""
+"""Maximum results that are collected; results beyond the limit go into an artifact."""
 _SHOWN_LINE = 400
 _NAMED = 5
 
@@ -35,14 +35,14 @@ _PATH = {
 
 
 class Aside:
-    """Work in a thread that stops when its call does."""
+    """Work in a thread that stops with its call."""
 
     def __init__(self) -> None:
         self._stopped = threading.Event()
         self._running = False
 
     async def run(self, context: ToolContext, work: Callable[[Callable[[], bool]], T]) -> T:
-        """Do the work, which asks again and again whether to stop."""
+        """Do the work, which checks repeatedly whether to stop."""
         if context.cancel_event.is_set():
             raise ToolCancelled
         self._running = True
@@ -55,7 +55,7 @@ class Aside:
             self._stopped.set()
 
     def stop(self) -> bool:
-        """Whether there is work that will end now."""
+        """Stop the work. Returns whether there was any."""
         self._stopped.set()
         return self._running
 
@@ -64,8 +64,8 @@ class FindFiles:
     definition = ToolDefinition(
         name="find_files",
         description=(
-            "Find files by a glob pattern, such as *.py or src/**/test_*.ts. Files that"
-            " .gitignore leaves out are left out here too, unless the search starts in them."
+            "Find files by a glob pattern, such as *.py or src/**/test_*.ts. Files in"
+            " .gitignore are skipped, unless the search starts in them."
         ),
         input_schema={
             "type": "object",
@@ -75,7 +75,7 @@ class FindFiles:
                     "minLength": 1,
                     "description": (
                         "Glob: * ? [ab] {a,b}, and ** for any directories. Without a slash it"
-                        " is about the file's name alone."
+                        " matches the file's name only."
                     ),
                 },
                 "path": _PATH,
@@ -136,8 +136,8 @@ class SearchText:
     definition = ToolDefinition(
         name="search_text",
         description=(
-            "Search the lines of text files for a regular expression (Python's). Files that"
-            " .gitignore leaves out are left out here too, unless the search starts in them."
+            "Search the lines of text files for a regular expression (Python's). Files in"
+            " .gitignore are skipped, unless the search starts in them."
         ),
         input_schema={
             "type": "object",
@@ -147,7 +147,7 @@ class SearchText:
                 "glob": {
                     "type": "string",
                     "minLength": 1,
-                    "description": "Only in files that match, such as *.py or src/**/*.ts.",
+                    "description": "Search files that match, such as *.py or src/**/*.ts.",
                 },
                 "ignore_case": {"type": "boolean", "default": False},
                 "context": {
@@ -221,7 +221,7 @@ def _search_text(
 
 
 def _rendered(matches: Sequence[Match]) -> Iterator[str]:
-    """`path:line:text` for a match, `path-line-text` around it, `--` where lines are left out."""
+    """Yield `path:line:text` for a match, `path-line-text` for context, `--` for omissions."""
     lines: dict[tuple[str, int], tuple[str, str]] = {}
     for match in matches:
         around = enumerate([*match.before, match.text, *match.after], -len(match.before))
@@ -245,7 +245,7 @@ def _some(paths: Sequence[str]) -> str:
 
 
 def local_files(context: ToolContext) -> WorkspaceFileAPI:
-    """The workspace as a directory of this machine, which is what can be searched."""
+    """Return the workspace as a directory of this machine, which a search needs."""
     files = context.workspace_files
     if not isinstance(files, WorkspaceFileAPI):
         raise ToolExecutionError("This workspace cannot be searched", reason="not_local")

@@ -1,4 +1,4 @@
-"""The `shell` tool: run a command line in the workspace, and leave nothing of it behind."""
+"""The `shell` tool: run a command line in the workspace, and leave no process behind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from callgate.core.commands import GRACE_S, Command, Exit, Launcher, Running
 from callgate.core.content import TextBlock
 from callgate.core.effects import Capability, SideEffects
-from callgate.core.environment import Environment
 from callgate.core.errors import (
     ToolCancelled,
     ToolExecutionError,
@@ -18,14 +17,15 @@ from callgate.core.errors import (
     ToolValidationError,
     WorkspaceEscapeError,
 )
+from callgate.core.local.environment import Environment
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
-from callgate.sandbox.launch import child_environment
+from callgate.sandbox.plans import child_environment
 
 if TYPE_CHECKING:
     from callgate.tools.shell_results import CommandOutput
 
 LONGEST_COMMAND = 128 * 1024 - 1
-"""Bytes that Linux takes as one argument."""
+"""Maximum bytes of one argument on Linux."""
 
 _BASH = "/bin/bash"
 
@@ -33,7 +33,7 @@ _DEFINITION = ToolDefinition(
     name="shell",
     description=(
         "Run a shell command in the workspace and return its output and exit code. It can write "
-        "in the workspace and /tmp only, and has no network unless it is asked for. "
+        "in the workspace and /tmp only, and has no network unless it requests it. "
         "Standard input is empty and there is no terminal. When the command ends, processes "
         "it left in the background are ended too."
     ),
@@ -81,8 +81,8 @@ _DEFINITION = ToolDefinition(
 
 
 class Shell:
-    """One command line. `launcher` and `environment` replace what the context gives, and what
-    is passed on of our own environment."""
+    """One command line. `launcher` and `environment` replace the context's launcher, and the
+    inherited variables."""
 
     definition = _DEFINITION
 
@@ -100,7 +100,7 @@ class Shell:
         self._cancelled = False
 
     def preview(self, input: dict[str, Any], environment: Environment) -> str:
-        """The command as it will be run, for the person who is asked."""
+        """Return the command as it will run, for the approver."""
         directory, command = input.get("cwd", "."), str(input["command"])
         return command if directory == "." else f"in {directory}:\n{command}"
 
@@ -110,11 +110,11 @@ class Shell:
             raise ToolCancelled()
         from callgate.tools.shell_results import CommandOutput  # lazy: with the first command  # noqa: PLC0415
 
-        output = await CommandOutput.begin(context)
+        launcher = self._launcher or context.launcher
+        output = await CommandOutput.begin(context, launcher)
         try:
-            launcher = self._launcher or context.launcher
             async with await _start(launcher, command, output) as self._running:
-                if context.cancel_event.is_set():  # it came while the launcher was at work
+                if context.cancel_event.is_set():  # cancelled during the start
                     await self.cancel()
                 ended, late = await self._wait(self._running, limit)
             result = await output.result(input["command"], ended)
@@ -125,12 +125,12 @@ class Shell:
         return result
 
     async def cancel(self) -> bool:
-        """Begin to stop it; `execute` returns what there is once the last process has ended."""
+        """Begin to stop it; `execute` returns the output after the last process has ended."""
         self._cancelled = True
         return self._running is not None and self._running.stop(self._grace)
 
     async def _wait(self, running: Running, limit: float | None) -> tuple[Exit, bool]:
-        """How it ended, and whether that was because its time was up."""
+        """Wait for the end. Returns it, and whether the time limit caused it."""
         try:
             async with asyncio.timeout(limit):
                 return await running.wait(), False
@@ -161,7 +161,7 @@ def _prepare(
         raise ToolValidationError("command: must not contain a NUL character")
     if size > LONGEST_COMMAND:
         raise ToolValidationError(
-            f"command: is {size} bytes long, {LONGEST_COMMAND} are possible; "
+            f"command: is {size} bytes long, the maximum is {LONGEST_COMMAND}; "
             "write it to a file and run that"
         )
     return Command(
@@ -173,14 +173,14 @@ def _prepare(
 
 
 def _argv(text: str) -> tuple[str, ...]:
-    """A shell that reads no file of its own first, and takes no part of the text as an option."""
+    """Build the arguments of a shell that reads no startup file and no options from the text."""
     if os.access(_BASH, os.X_OK):
         return (_BASH, "--noprofile", "--norc", "-c", "--", text)
     return ("/bin/sh", "-c", "--", text)
 
 
 def _directory(cwd: str, workspace: str) -> str:
-    """Where to start. The dispatcher has confined it already; this holds without one too."""
+    """Return the working directory. The dispatcher has checked it; this check is independent."""
     try:
         root = os.path.realpath(workspace)
         directory = os.path.realpath(os.path.join(root, cwd))
@@ -194,10 +194,10 @@ def _directory(cwd: str, workspace: str) -> str:
 
 
 def _limit(input: dict[str, Any]) -> float | None:
-    """Seconds after which to end the command."""
+    """Return the seconds after which to end the command."""
     seconds, milliseconds = input.get("timeout_seconds"), input.get("timeout")
     if seconds is not None and milliseconds is not None:
-        raise ToolValidationError("timeout_seconds and timeout say the same: give one of them")
+        raise ToolValidationError("timeout_seconds and timeout are alternatives: give one of them")
     limit: float | None = seconds if milliseconds is None else milliseconds / 1000
     return limit
 

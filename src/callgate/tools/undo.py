@@ -1,8 +1,8 @@
-"""The tool `undo`: put files back to what they were before a call, or as a turn left them.
+"""The tool `undo`: restore files to their state before a call, or after a turn.
 
-It is no tool for models: only the command `callgate undo` registers it. All or nothing: if a
-file was changed by someone else since, or a content is no longer kept, nothing is touched.
-What it does is noted like any other change, so an undo can be undone.
+The command `callgate undo` registers it, so models cannot call it. All or nothing: if another
+program changed a file since, or a content is no longer stored, nothing is changed. Its changes are
+recorded like all others, so that an undo can be undone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from msgspec import structs
 
 from callgate.core.content import TextBlock
 from callgate.core.effects import Capability, SideEffects
-from callgate.core.environment import Environment, WorkspaceFiles, off_loop
 from callgate.core.errors import (
     ToolCancelled,
     ToolError,
@@ -21,22 +20,25 @@ from callgate.core.errors import (
     ToolPermissionDenied,
     ToolValidationError,
 )
-from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
+from callgate.core.local.environment import Environment, WorkspaceFiles, off_loop
+from callgate.core.tools import CannotSucceed, ToolContext, ToolDefinition, ToolOutput
 from callgate.workspace.edits import diff
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.paths import readable, sayable, shown
 from callgate.workspace.undo import restoring
-from callgate.workspace.undo.history import SHOWN, History
+from callgate.workspace.undo.history import SHOWN, CallHistory, History
 from callgate.workspace.undo.records import Change, Recorded, State, after_turn
-from callgate.workspace.undo.reverts import Conflict, Plan, Step, plan, take
+from callgate.workspace.undo.restoring import Conflict, Plan, Step, plan, take
+from callgate.workspace.undo.reverting import Reverter, refusal
 
 _MOST_SHOWN = 50
-"""Files whose changes are shown; the others are named."""
+"""Maximum files with a diff; others are listed."""
 _DEFINITION = ToolDefinition(
     name="undo",
     description=(
-        "Put files back to what they were before a call (call_id), or as they were when a turn"
-        " of a session ended (session, to_turn). Refused as a whole if a file was changed since."
+        "Restore files to their state before a call (call_id), before a turn (turn), before a"
+        " session (session), at the end of a turn of a session (session, to_turn), or at a time"
+        " (since). Refused as a whole if a file was changed since, unless others is true."
     ),
     input_schema={
         "type": "object",
@@ -44,7 +46,13 @@ _DEFINITION = ToolDefinition(
             "call_id": {"type": "string", "minLength": 1},
             "session": {"type": "string", "minLength": 1},
             "to_turn": {"type": "string", "minLength": 1},
-            "dry_run": {"type": "boolean", "description": "Only say what would change."},
+            "turn": {"type": "string", "minLength": 1},
+            "since": {"type": "number", "description": "Seconds since 1970."},
+            "others": {
+                "type": "boolean",
+                "description": "Leave files that changed since, and restore the others.",
+            },
+            "dry_run": {"type": "boolean", "description": "Report the changes, make none."},
         },
     },
     side_effects=SideEffects.WRITE,
@@ -61,11 +69,11 @@ _LOOK = structs.replace(
     capabilities=frozenset({Capability.READ_ONLY}),
     kind="read",
 )
-"""A tool that cannot change anything needs nobody's permission to."""
+"""A tool without possible changes needs no approval."""
 
 
 class Undo:
-    """Register it with a history: `runtime.register(lambda: Undo(history))`."""
+    """Register it with a history: `runtime.tools.register(lambda: Undo(history))`."""
 
     def __init__(self, history: History, *, only_look: bool = False) -> None:
         self.definition = _LOOK if only_look else _DEFINITION
@@ -73,20 +81,24 @@ class Undo:
         self._only_look = only_look
 
     def preview(self, input: dict[str, Any], environment: Environment) -> str:
-        """The changes that allowing the call would make."""
+        """Preview the changes of the call. Raises `CannotSucceed` if there are none, so that no
+        approval is requested."""
         try:
             files = _workspace_files(environment.files)
-            restoration = self._plan(files, self._chosen(input).changes)
+            restoration = self._plan(files, self._chosen(input, files).changes, input)
         except ToolError as error:
-            return f"Nothing would change: {error}"
+            shown = error.detail_fields.get("partial_output")
+            raise CannotSucceed(error, shown if isinstance(shown, str) else None) from error
+        if not restoration.steps:
+            raise CannotSucceed(ToolExecutionError(_NOTHING, reason="nothing_to_undo"))
         return self._described(files, restoration)
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
         if context.cancel_event.is_set():
             raise ToolCancelled
         files = _workspace_files(context.workspace_files)
-        changes, damaged = self._chosen(input)
-        restoration = self._plan(files, changes)
+        changes, damaged = self._chosen(input, files)
+        restoration = self._plan(files, changes, input)
         lines: list[str] = []
         touched: list[str] = []
         if self._only_look or input.get("dry_run"):
@@ -94,9 +106,11 @@ class Undo:
         elif not restoration.steps:
             lines.append(_NOTHING)
         else:
-            await off_loop(self._carry_out, files, restoration, lines, touched)
+            by_command = any(step.by_command for step in restoration.steps)
+            carry_out = self._revert if by_command else self._carry_out
+            await off_loop(carry_out, files, restoration, lines, touched)
         if damaged:
-            lines.append(f"[{damaged} damaged lines of the history were left out]")
+            lines.append(f"[{damaged} damaged lines of the history were ignored]")
         return ToolOutput(
             content=[TextBlock("\n".join(lines))],
             files_modified=touched,
@@ -106,26 +120,47 @@ class Undo:
     async def cancel(self) -> bool:
         return False
 
-    def _chosen(self, input: dict[str, Any]) -> Recorded:
-        """The changes to take back."""
+    def _chosen(self, input: dict[str, Any], files: WorkspaceFileAPI) -> Recorded:
+        """Return the changes to revert."""
         call, session, turn = input.get("call_id"), input.get("session"), input.get("to_turn")
-        if (call is None) == (session is None) or (session is None) != (turn is None):
-            raise ToolValidationError("undo takes call_id, or session and to_turn")
+        whole, since = input.get("turn"), input.get("since")
+        if sum(each is not None for each in (call, session, whole, since)) != 1 or (
+            turn is not None and session is None
+        ):
+            raise ToolValidationError(
+                "undo takes call_id, turn, since, or session with an optional to_turn"
+            )
+        if whole is not None or since is not None:
+            history = self._history
+            found = (
+                history.of_turn(str(whole))
+                if since is None
+                else history.since(float(since), files.workspace_root)
+            )
+            if not found.changes:
+                raise _unknown("No changes of that time are stored")
+            return found
         if call is not None:
             found = self._history.of_call(call)
             if not found.changes:
-                raise _unknown(f"No changes of call {shown(call)} are kept")
+                raise _unknown(f"No changes of call {shown(call)} are stored")
             return found
         found = self._history.of_session(str(session))
         if not found.changes:
-            raise _unknown(f"No changes of session {shown(str(session))} are kept")
+            raise _unknown(f"No changes of session {shown(str(session))} are stored")
+        if turn is None:
+            return found
         later = after_turn(found.changes, str(turn))
         if later is None:
-            raise _unknown(f"No changes of turn {shown(str(turn))} are kept, so its end is unknown")
+            raise _unknown(f"No changes of turn {shown(str(turn))} are stored: its end is unknown")
         return found._replace(changes=later)
 
-    def _plan(self, files: WorkspaceFileAPI, changes: list[Change]) -> Plan:
+    def _plan(self, files: WorkspaceFileAPI, changes: list[Change], input: dict[str, Any]) -> Plan:
         restoration = plan(files, self._history, changes, only_look=self._only_look)
+        if input.get("others"):
+            lost = set(restoration.lost)
+            left = [each for each in restoration.steps if each.real not in lost]
+            return restoration._replace(steps=left)
         if restoration.outside:
             raise ToolPermissionDenied(
                 f"{_listed(files, restoration.outside)} outside the workspace; nothing was undone",
@@ -143,7 +178,7 @@ class Undo:
             )
         if restoration.lost:
             raise ToolExecutionError(
-                f"{_listed(files, restoration.lost)} not kept (too large or too old);"
+                f"{_listed(files, restoration.lost)} not stored (too large or too old);"
                 " nothing was undone",
                 reason="not_kept",
                 details={"files": [_name(files, each) for each in restoration.lost]},
@@ -167,8 +202,32 @@ class Undo:
             if done:
                 touched.append(name)
 
+    def _revert(
+        self, files: WorkspaceFileAPI, restoration: Plan, lines: list[str], touched: list[str]
+    ) -> None:
+        """Execute steps with changes of commands, and record them as changes of one command."""
+        changes = files.changes
+        if not isinstance(changes, CallHistory):
+            raise ToolExecutionError("These files have no history", reason="no_history")
+        with changes.recording(["/"]) as recorder:
+            reverter = Reverter(files, self._history, restoration.steps, recorder)
+            try:
+                reverter.run()
+            except (ToolError, OSError) as error:
+                done = ", ".join(shown(_name(files, step.target)) for step, _ in reverter.done)
+                raise ToolExecutionError(
+                    f"{refusal(error, 'the path')} (undone before that: {done or 'nothing'})",
+                    reason="undo_incomplete",
+                    details={"files": [_name(files, step.target) for step, _ in reverter.done]},
+                ) from error
+        for step, is_done in reverter.done:
+            name = _name(files, step.target)
+            lines.append(_describe_step(step, name, done=is_done))
+            if is_done:
+                touched.append(name)
+
     def _described(self, files: WorkspaceFileAPI, restoration: Plan) -> str:
-        """What the steps would change, as diffs."""
+        """Describe the changes of the steps, as diffs."""
         if not restoration.steps:
             return _NOTHING
         diffs = []
@@ -178,9 +237,9 @@ class Undo:
         return _cut(diffs, len(restoration.steps))
 
     def _against(self, files: WorkspaceFileAPI, restoration: Plan) -> str:
-        """What was left against what is there now, as diffs."""
+        """Compare the restored files with the present ones, as diffs."""
         diffs = [
-            f"{readable(_name(files, each))}: something else stands on the way to it now"
+            f"{readable(_name(files, each))}: its path leads to another place now"
             for each in restoration.swapped
         ]
         for conflict in restoration.conflicts[:_MOST_SHOWN]:
@@ -205,12 +264,12 @@ class Undo:
         return restoring.content_of(files, real, SHOWN)
 
 
-_NOTHING = "Nothing to do: already undone, every file is as it was before"
+_NOTHING = "Nothing to undo: every file is already as it was before"
 
 
 def _workspace_files(files: WorkspaceFiles) -> WorkspaceFileAPI:
     if not isinstance(files, WorkspaceFileAPI):
-        raise ToolExecutionError("These files keep no history", reason="no_history")
+        raise ToolExecutionError("These files have no history", reason="no_history")
     return files
 
 
@@ -232,17 +291,17 @@ def _listed(files: WorkspaceFileAPI, reals: list[str]) -> str:
 
 
 def _describe_step(step: Step, name: str, *, done: bool) -> str:
-    """One step that was taken, in words."""
+    """Describe one executed step."""
     was_directory = step.now is not None and step.now.kind == "directory"
     if not done:
-        return f"Left {shown(name)}: something lies in it"
+        return f"Left {shown(name)}: it is not empty"
     if step.then is None:
         return f"Removed {'directory ' * was_directory}{shown(name)}"
     return f"{'Made directory' if step.then.kind == 'directory' else 'Restored'} {shown(name)}"
 
 
 def _shown_change(name: str, step: Step, old: bytes | None, new: bytes | None) -> str:
-    """A change from one content to another: a diff of text, else words."""
+    """Describe a change from one content to another: a diff of text, else metadata."""
     was, becomes = _text(step.now, old), _text(step.then, new)
     comparable = was is not None and becomes is not None and not _is_special(step)
     if comparable and (changed := diff(was or "", becomes or "", readable(name))):
@@ -255,7 +314,7 @@ def _is_special(step: Step) -> bool:
 
 
 def _text(state: State | None, content: bytes | None) -> str | None:
-    """The content as text; of nothing, an empty one. None if it cannot be shown."""
+    """Return the content as text, empty if there is no file; None if it has no diff."""
     if state is None:
         return ""
     try:

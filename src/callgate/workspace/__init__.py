@@ -1,14 +1,14 @@
-"""The directory a session works in, and the wall around it.
+"""The workspace of a session and its boundary.
 
     path text -> paths -> wall -> descriptor -> guard -> files
                            |
                    opening (kernel) or walk (step by step)
 
-Start with `files`, the face that tools see; then `wall`, which turns a path into an open
-descriptor that cannot lie outside; then `opening` and `walk`, which do it. `edits`, `globs`
-and `protected` are pure. Nothing here checks a path first and opens it afterwards: what was
-opened is what is checked, and what is used.
+Start with `files`, the interface for tools. Then read `wall`, which turns a path into an open
+descriptor inside the workspace, and `opening` and `walk`, which open it. `edits` and `protected`
+are pure. No module checks a path first and opens it afterwards: the opened file is checked and
+used.
 
-The way back: `noting` tells a history of each change, `history` keeps it (`records`, `blobs`,
-`pruning`), `reverts` plans an undo and `restoring` carries it out through the same wall.
+Undo: `noting` reports each change to a history, `undo/history` stores it (`undo/records`), and
+`undo/restoring` plans an undo and applies it through the same boundary.
 """

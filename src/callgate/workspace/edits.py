@@ -1,4 +1,4 @@
-"""Changes to text, and how they look: pure functions."""
+"""Changes to text, and their diffs: pure functions."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from callgate.core.errors import ToolExecutionError, ToolValidationError
 
 _CONTEXT = 3
 _COMPARABLE = 4_000_000
-"""Lines before times lines after that are compared one by one; beyond that a change is
-shown as one block, because comparing could take minutes."""
+"""Maximum product of the numbers of old and new lines that are compared line by line. A larger
+change is described as one block, because a comparison could take minutes.
+"""
 _MOST_EQUAL = 50_000
-"""Pairs of a line before and an equal one after: each is looked at again for each change."""
+"""Pairs of a line before and an equal one after: each is compared again for each change."""
 
 _Change = tuple[str, int, int, int, int]
 
 
 def replace_once(text: str, old: str, new: str) -> str:
-    """Put `new` where `old` stands, which must be exactly one place."""
+    """Replace `old` with `new`; `old` must occur exactly once."""
     if not old:
         raise ToolValidationError("The text to replace is empty", reason="empty_match")
     first = text.find(old)
@@ -26,8 +27,7 @@ def replace_once(text: str, old: str, new: str) -> str:
         raise ToolExecutionError(_not_found(text, old), reason="no_match")
     if text.find(old, first + 1) >= 0:
         raise ToolExecutionError(
-            "The text to replace stands in more than one place; add lines around it until it"
-            " is unique",
+            "The text to replace occurs more than once; add lines around it until it is unique",
             reason="many_matches",
         )
     return text[:first] + new + text[first + len(old) :]
@@ -41,7 +41,7 @@ def _not_found(text: str, old: str) -> str:
 
 
 def diff(old: str, new: str, path: str, *, max_lines: int = 400) -> str:
-    """What would change, as a unified diff; cut after `max_lines`, saying so."""
+    """Return the change as a unified diff; cut after `max_lines`, with a mark."""
     lines = list(_unified(_lines(old), _lines(new), path))
     if len(lines) > max_lines:
         hidden = len(lines) - max_lines
@@ -79,7 +79,7 @@ def _unified(before: list[str], after: list[str], path: str) -> Iterator[str]:
 
 
 def _changes(before: list[str], after: list[str]) -> list[_Change]:
-    """Where the two differ. Only what lies between equal beginnings and ends is compared."""
+    """Return the differences. Equal beginnings and ends are skipped before the comparison."""
     head, shorter = 0, min(len(before), len(after))
     while head < shorter and before[head] == after[head]:
         head += 1

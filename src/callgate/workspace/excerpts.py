@@ -1,17 +1,23 @@
-"""What of a file is shown: some of its lines, and how to get at the others. Pure."""
+"""Excerpts of long files and outputs: the visible lines, and the location of the rest.
+
+The lines of a file are chosen by pure functions. Output beyond the limits is written to a file that
+the excerpt names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from callgate.core.errors import ToolExecutionError
+from callgate.workspace.paths import opening
 
 MAX_LINES = 2_000
-"""Lines that are shown if no `limit` is asked for."""
+"""Default number of lines."""
 MAX_TEXT = 256 * 1024
-"""Bytes that are shown, whatever is asked for."""
+"""Maximum number of bytes, for any request."""
 
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -24,13 +30,13 @@ _SIGNATURES = (
 class Excerpt(msgspec.Struct, frozen=True):
     text: str
     total: int | None
-    """Lines of the whole file; None where only a part of it was seen."""
+    """Number of lines of the whole file; None if only a part was read."""
     truncated: bool
-    """Less is shown than was asked for; the text ends with a mark that says so."""
+    """Whether the text is shorter than requested; the text then ends with a mark."""
 
 
 def image_type(content: bytes) -> str | None:
-    """The media type of an image, told by its first bytes."""
+    """Return the media type of an image, from its first bytes."""
     for signature, media_type in _SIGNATURES:
         if content.startswith(signature):
             return media_type
@@ -40,14 +46,14 @@ def image_type(content: bytes) -> str | None:
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines with their ends; only a line feed ends one, as in every editor."""
+    """Return the lines with their ends. A line ends at a line feed only, as in every editor."""
     lines = [f"{line}\n" for line in text.split("\n")]
     lines[-1] = lines[-1][:-1]
     return lines if lines[-1] else lines[:-1]
 
 
 def excerpt(text: str, offset: int = 1, limit: int | None = None) -> Excerpt:
-    """`limit` lines from `offset`, exactly as they stand in the file."""
+    """Return `limit` lines from `offset`, unchanged."""
     lines = lines_of(text)
     if offset > max(len(lines), 1):
         raise ToolExecutionError(
@@ -59,7 +65,7 @@ def excerpt(text: str, offset: int = 1, limit: int | None = None) -> Excerpt:
 
 
 def excerpt_of_part(part: str, offset: int = 1, limit: int | None = None) -> Excerpt:
-    """The same of a text that was cut elsewhere: it begins at the line `offset` of its file."""
+    """Return an excerpt of a part of a file, which begins at the line `offset` of the file."""
     lines = lines_of(part)
     if not lines and offset > 1:
         raise ToolExecutionError(
@@ -84,7 +90,7 @@ def _shown(lines: list[str], offset: int, limit: int | None, total: int | None) 
 def matching(
     text: str, numbers: Iterable[int], offset: int = 1, limit: int | None = None
 ) -> Excerpt:
-    """The lines with these numbers (from 0), each after its own number (from 1)."""
+    """Return the lines with these numbers (from 0), each with its number (from 1)."""
     lines = lines_of(text)
     found = [n for n in numbers if offset - 1 <= n < len(lines)]
     numbered = [f"{n + 1}:{lines[n].rstrip(chr(10))}\n" for n in found[: limit or len(found)]]
@@ -100,7 +106,7 @@ def matching(
 
 
 def _fitting(lines: list[str]) -> tuple[list[str], bool]:
-    """The lines that may be shown, and whether the last of them had to be cut."""
+    """Return the lines that fit, and whether the last one was truncated."""
     size = 0
     for count, line in enumerate(lines):
         size += len(line.encode())
@@ -114,3 +120,65 @@ def _fitting(lines: list[str]) -> tuple[list[str], bool]:
 def _marked(lines: list[str], mark: str) -> str:
     text = "".join(lines)
     return text + ("" if text.endswith("\n") else "\n") + mark
+
+
+MAX_BYTES = 256 * 1024
+
+Artifact = Callable[[str], str | None]
+"""Write an artifact of this call and return its path; None if artifacts are not stored."""
+
+
+class Shown(msgspec.Struct, frozen=True):
+    text: str
+    truncated: bool
+
+
+def show(
+    lines: Sequence[str],
+    most: int,
+    artifact: Artifact,
+    *,
+    name: str,
+    complete: bool = True,
+    unit: str = "lines",
+) -> Shown:
+    """Return the first lines as text. If there are more, all lines go into an artifact that the
+    text names.
+
+    `complete` is False if `lines` itself is incomplete.
+    """
+    fitting = _fitting_count(lines, most)
+    if fitting == len(lines) and complete:
+        return Shown("\n".join(lines), truncated=False)
+    of = f"of {len(lines):,}" if complete else f"of at least {len(lines):,}"
+    artifact_path = _keep(lines, artifact, name) if fitting < len(lines) else None
+    where = f"; all of them: {artifact_path}" if artifact_path else ""
+    mark = f"[truncated: {fitting:,} {of} {unit} shown{where}]"
+    return Shown("\n".join([*lines[:fitting], mark]), truncated=True)
+
+
+def _fitting_count(lines: Sequence[str], most: int) -> int:
+    size = 0
+    for count, line in enumerate(lines[:most]):
+        size += len(line.encode("utf-8", "replace")) + 1
+        if size > MAX_BYTES:
+            return count
+    return min(most, len(lines))
+
+
+def _keep(lines: Sequence[str], artifact: Artifact, name: str) -> str | None:
+    path = artifact(name)
+    if path is None:
+        return None
+    try:
+        with opening():
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            left = memoryview("".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
+            while left:
+                left = left[os.write(fd, left) :]
+        finally:
+            os.close(fd)
+    except OSError:
+        return None  # the result is more important than the artifact
+    return path

@@ -1,22 +1,22 @@
-"""Files that a run left in a directory and that some program executes later without a question.
+"""Search for files that a run left behind and that a program executes later without approval.
 
     began = now()                      before the run
     left = search(roots, began, ...)   after it: protected names, git configuration and hooks
     disable(left)                      git configuration and hooks get another name
 
-The sandbox refuses to create these files where it can see a command's calls (`sandbox/processes/
-creations`). This search finds what it cannot refuse: what git checked out, what won a race against
-the refusal, and everything on a kernel that shows us no calls. A file belongs to a run if its
-inode changed since the run began; no program can set that time back. Changes of other programs in
-the same time are found as well.
+The sandbox refuses to create these files where it supervises a command's system calls
+(`sandbox/processes/creations`). This search finds the rest: files from a git checkout, files that
+won a race against the refusal, and all of them on a kernel without supervision. A file belongs to a
+run if its inode changed since the run began; no program can set that time back. Changes by other
+programs in the same period are found as well.
 
-A directory that was moved or changed counts with everything in it, because a move leaves the times
-of the files as they are. A protected link counts if its target is new.
+A directory that was moved or changed counts with its whole content, because a move preserves the
+times of the files. A protected link counts if its target is new.
 
-A repository is recognised by its content, at any depth and under any name. Its configuration is
-read by git's rules (`git_settings`), also through links and through `.git` files. If the run made
-the link, the age of the configuration does not matter. The whole tree is searched. If that takes
-too long, or a directory cannot be read, the result says so: nothing is left out silently.
+A repository is recognized by its content, at any depth and under any name. Its configuration is
+read by git's rules (`git_settings`), also through links and through `.git` files. If the run
+created the link, the age of the configuration does not matter. The whole tree is searched. If that
+takes too long, or a directory cannot be read, the result reports it.
 """
 
 from __future__ import annotations
@@ -30,28 +30,27 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 import msgspec
 
 from callgate.core.commands import DISABLED, LeftBehind, sendable
-from callgate.core.text import git_settings
-from callgate.workspace.git.layout import REBASES
-from callgate.workspace.git.protected_repositories import OTHERS, named_by, text_of
+from callgate.core.local import git_settings
+from callgate.workspace.git_repositories import OTHERS, REBASES, named_by, text_of
 from callgate.workspace.protected import ALLOWED, EXEMPT, NAMES, PAIRS, PIPELINES, SUFFIXES
 
 MOST_SECONDS = 30.0
-"""For one search. One of 100,000 names takes about half a second."""
+"""Time limit for one search. 100,000 names take about half a second."""
 
 _COARSE_CLOCK = 5
-"""CLOCK_REALTIME_COARSE, which `time` does not name. The precise clock is some milliseconds ahead
+"""CLOCK_REALTIME_COARSE, which `time` does not define. The precise clock is some milliseconds ahead
 of the times of new inodes."""
 _CONFIGS = ("config", "config.worktree")
 _NOT_ENTERED = frozenset({*OTHERS, ".git"})
 _HARMLESS = frozenset({"requires"})
-"""Files of other repositories that each new one has, and that name no program."""
+"""Files in each new repository of other systems that name no program."""
 _GIT_DATA = frozenset({"objects", "refs", "logs", "lfs", "rr-cache", "reftable", "info"})
 _FIRSTS = frozenset(pair.partition("/")[0] for pair in PAIRS)
 _CHECKED_EVERY = 256
 
 
 def now() -> int:
-    """The time by the clock that the kernel stamps inodes with, in nanoseconds."""
+    """Return the time of the clock that the kernel uses for inodes, in nanoseconds."""
     clock = _COARSE_CLOCK if sys.platform == "linux" else time.CLOCK_REALTIME
     return time.clock_gettime_ns(clock)
 
@@ -65,8 +64,8 @@ def search(
     clock: Callable[[], float] = time.monotonic,
 ) -> LeftBehind:
     """Search directories after a run. `known`: paths that it could not change. `writable`: further
-    directories that it could write, where repositories are looked at if one below a root names
-    them. Blocks."""
+    directories that it could write, which are searched for repositories that a root names.
+    Blocks."""
     searched = tuple(dict.fromkeys(map(os.path.realpath, roots)))
     found = _Search(began, known, (*searched, *writable), clock)
     for root in searched:
@@ -83,12 +82,12 @@ def search(
 def take_stock(
     roots: Iterable[str], began: int, known: Sequence[str] = (), writable: Sequence[str] = ()
 ) -> LeftBehind:
-    """Search directories after a run, and disable what git would run. Blocks."""
+    """Search directories after a run, and disable the findings that git would execute. Blocks."""
     return disable(search(roots, began, known, writable=writable))
 
 
 def disable(left: LeftBehind) -> LeftBehind:
-    """Give the git configuration and hooks that were found a name that git does not read.
+    """Rename the git configuration and hooks that were found, so that git does not read them.
 
     A repository without configuration works with git's defaults."""
     disabled = []
@@ -151,7 +150,7 @@ class _Search:
         return f"{named} cannot be read" if named else ""
 
     def _add(self, entry: os.DirEntry[str], found: list[str]) -> None:
-        """A directory as a whole, if nothing in it is older than the run."""
+        """Add a directory as a whole if all of its content is new, else its new files."""
         if not entry.is_dir(follow_symlinks=False):
             if self._is_new(entry.path) or self._leads_to_new(entry.path):
                 found.append(entry.path)
@@ -164,7 +163,7 @@ class _Search:
             found += new
 
     def _files(self, directory: str) -> Iterator[tuple[str, bool]]:
-        """The files below a directory, and whether each is new there."""
+        """Yield the files below a directory, and whether each is new there."""
         is_new = self._is_new(directory)
         for entry in self._entries(directory):
             if entry.is_dir(follow_symlinks=False):
@@ -176,7 +175,7 @@ class _Search:
                 )
 
     def _leads_to_new(self, link: str) -> bool:
-        """Whether it is a link to something that the run created or changed."""
+        """Whether a path is a link to something that the run created or changed."""
         if not os.path.islink(link):
             return False
         target = os.path.realpath(link)
@@ -194,7 +193,7 @@ class _Search:
         return False
 
     def _look_at_git(self, entry: os.DirEntry[str]) -> None:
-        """A repository's own directory, a link to one, or a file that names one."""
+        """Check a repository's own directory, a link to one, or a file that names one."""
         if entry.is_dir(follow_symlinks=False):
             self._look_at_repository(entry.path)
             return
@@ -204,15 +203,16 @@ class _Search:
             self._follow(entry.path, target, is_new=self._is_new(entry.path))
 
     def _follow(self, link: str, target: str, *, is_new: bool) -> None:
-        """Look at a repository that a file names. Of one that the run could not write, the file is
-        reported: an earlier run may have left the repository there."""
+        """Check a repository that a file names. If the run could not write the repository, report
+        the file: an earlier run may have left the repository there."""
         if any(_is_below(target, each) for each in self._writable):
             self._look_at_repository(target, is_new=is_new)
         elif is_new and _runs_programs(target):
             self.files.append(link)
 
     def _look_at_repository(self, directory: str, *, is_new: bool = False) -> None:
-        """`is_new`: the run made it one, whatever the age of its files."""
+        """Check a repository. `is_new`: the run turned the directory into one, so the age of its
+        files does not matter."""
         if (directory, is_new) in self._repositories:
             return
         self._repositories.add((directory, is_new))
@@ -235,7 +235,7 @@ class _Search:
             self._look_below(os.path.join(directory, parent))
 
     def _look_at_rebases(self, directory: str) -> None:
-        """A rebase that the run began or changed, and did not finish."""
+        """Check for a rebase that the run began or changed, and did not finish."""
         for name in REBASES:
             state = os.path.join(directory, name)
             todo = os.path.join(state, "git-rebase-todo")
@@ -246,7 +246,7 @@ class _Search:
                 )
 
     def _look_at_other(self, entry: os.DirEntry[str]) -> None:
-        """Files by which a repository that is none of git's runs programs."""
+        """Check the files through which a repository of another system runs programs."""
         moved = self._is_new(entry.path)
         for name in OTHERS[entry.name]:
             path = os.path.join(entry.path, name)
@@ -254,7 +254,7 @@ class _Search:
                 self.files.append(path)
 
     def _look_below(self, directory: str) -> None:
-        """Repositories of submodules, whose names may have slashes, and of worktrees."""
+        """Check repositories of submodules, whose names may have slashes, and of worktrees."""
         for entry in self._entries(directory):
             if not entry.is_dir(follow_symlinks=False) or entry.name in _GIT_DATA:
                 continue
@@ -265,8 +265,8 @@ class _Search:
                 self._look_below(entry.path)
 
     def _is_new(self, path: str, *, follow: bool = False, moved: bool = False) -> bool:
-        """Whether it was created or changed since the run began. `follow`: or what a link in its
-        place leads to. `moved`: it came to its place since then, however old it is."""
+        """Whether a path was created or changed since the run began. `follow`: or the target of a
+        link. `moved`: or moved to this path, at any age."""
         if any(_is_below(path, each) for each in self._known):
             return False
         try:
@@ -295,7 +295,7 @@ class _Search:
 
 
 def _protected(directory: str, names: Collection[str]) -> set[str]:
-    """The protected names in a directory, but for repositories."""
+    """Return the protected names in a directory, except repositories."""
     found = NAMES.intersection(names)
     if any(suffix in "\0".join(names) for suffix in SUFFIXES):
         found |= {name for name in names if name.endswith(SUFFIXES)}
@@ -306,12 +306,12 @@ def _protected(directory: str, names: Collection[str]) -> set[str]:
 
 
 def _is_repository(names: Collection[str]) -> bool:
-    """Whether git may take a directory with these names for a repository, or for a part of one."""
+    """Whether git may accept a directory with these names as a repository, or a part of one."""
     return ("objects" in names and "refs" in names) or ("HEAD" in names and "commondir" in names)
 
 
 def _runs_programs(repository: str) -> bool:
-    """Whether git runs programs by the configuration or the hooks of a repository."""
+    """Whether the configuration or the hooks of a repository make git run programs."""
     if any(git_settings.unsafe(text_of(os.path.join(repository, name))) for name in _CONFIGS):
         return True
     try:
@@ -324,7 +324,7 @@ def _runs_programs(repository: str) -> bool:
 
 
 def _opens_by_name(directory: str) -> bool:
-    """Whether files in a directory of ours can be opened although it cannot be listed."""
+    """Whether files in our directory can be opened although it cannot be listed."""
     try:
         facts = os.lstat(directory)
     except OSError:

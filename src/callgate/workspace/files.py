@@ -1,6 +1,6 @@
-"""The files of a workspace, as tools see them: nine operations behind one wall.
+"""File operations of a workspace for tools: nine operations inside the workspace boundary.
 
-Each one opens first, then lets the guard judge the real path of what is open, and only
+Each operation opens the file first, lets the guard check the real path of the open file, and only
 then reads or changes anything.
 """
 
@@ -19,8 +19,7 @@ from callgate.core.errors import (
     ToolPermissionDenied,
     ToolValidationError,
 )
-from callgate.core.resolved_paths import ResolvedPath
-from callgate.core.sessions import Root
+from callgate.core.sessions import ResolvedPath, Root
 from callgate.workspace import refusals
 from callgate.workspace.edits import replace_once
 from callgate.workspace.noting import (
@@ -28,31 +27,29 @@ from callgate.workspace.noting import (
     Noting,
     PathLocks,
     Standing,
-    Withdraw,
     change,
     look,
 )
-from callgate.workspace.opening import READ, Opener, best_opener
+from callgate.workspace.opening import READ, Directory, Opener, best_opener
 from callgate.workspace.paths import sayable
 from callgate.workspace.protected import is_protected
 from callgate.workspace.replace import Changed, made_directories, replace, sync_names
-from callgate.workspace.roots import Directory
 from callgate.workspace.walk import Spot
 from callgate.workspace.wall import Wall
 
 T = TypeVar("T")
 Access = Literal["read", "write"]
 Guard = Callable[[str, Access], None]
-"""Raises a `ToolPermissionDenied` to refuse. Given the real path of what is open, before
-anything is read, made, changed or deleted."""
+"""Check of the real path of an open file, before anything is read, created, changed or deleted.
+Raises `ToolPermissionDenied` to refuse.
+"""
 
 MAX_BYTES = 256 * 1024 * 1024
-"""The largest file that is read whole."""
+"""Maximum size of a file that is read as a whole."""
 _BLOCK = 1024 * 1024
-_USUAL_MODE = 0o644
 
 _rewriting = PathLocks()
-"""Who reads a file to write it again does so alone in this process."""
+"""Serializes operations that read a file and write it again, in this process."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -79,8 +76,8 @@ class WorkspaceFileAPI:
         opener: Opener | None = None,
         synced: bool = True,
     ) -> None:
-        """`changes` is told of every change before it is made. `synced`: a change is on the disk
-        when its method returns, which then waits for the disk: call it in a thread."""
+        """`changes` is notified of every change in advance. If `synced`, a method returns after its
+        change is on disk: call it in a thread, because it blocks."""
         self.workspace_root = os.path.abspath(workspace_root)
         roots = (Root(self.workspace_root, writable=True), *extra_roots)
         self.wall = Wall(roots, opener or best_opener())
@@ -88,9 +85,14 @@ class WorkspaceFileAPI:
         self._changes = changes
         self.synced = synced
 
+    @property
+    def changes(self) -> Changes | None:
+        """The store of the history."""
+        return self._changes
+
     def guarded(self, guard: Guard | None, changes: Changes | None = None) -> WorkspaceFileAPI:
-        """The same files under another guard, and with another history or none; cheap, because
-        the open roots are shared."""
+        """Return the files with another guard and another history, or none. Cheap, because the open
+        roots are shared."""
         other = object.__new__(type(self))
         other.workspace_root = self.workspace_root
         other.wall = self.wall
@@ -100,15 +102,16 @@ class WorkspaceFileAPI:
         return other
 
     def locate(self, path: str) -> ResolvedPath:
-        """Where a path leads, for whoever decides about it before anything is opened."""
+        """Resolve a path for the decision about a call, without opening the file."""
         return self.wall.locate(path)
 
     def resolved(self, real: str) -> ResolvedPath:
-        """The place of a real path, such as a guard is given; asks the disk nothing."""
+        """Return the location of a real path, such as the guard receives, without access to the
+        disk."""
         return self.wall.resolved(real)
 
     def called(self, resolved: ResolvedPath) -> str:
-        """How to name a place: from the workspace, or absolute where it lies in another root."""
+        """Return the name of a location: relative to the workspace, or absolute in another root."""
         return (
             resolved.relative
             if resolved.root == sayable(self.wall.workspace.real)
@@ -116,13 +119,14 @@ class WorkspaceFileAPI:
         )
 
     def absolute(self, resolved: ResolvedPath) -> str:
-        """The same for other programs, which open their files from the roots as given."""
+        """Return the absolute path for other programs, with its root in the configured spelling."""
         return self.wall.spelled(resolved)
 
     def judged(self, path: str, *access: Access) -> ResolvedPath | None:
-        """Where a path leads, for whoever opens it elsewhere: all is refused that would be here.
+        """Resolve a path that another program will open, with the usual refusals.
 
-        None where no text can name the place."""
+        None if no text can name the location.
+        """
         with self.wall.spot(path) as spot, refusals.answering(path):
             self._check(spot, path)
             real = self.wall.real(spot, path)
@@ -131,10 +135,10 @@ class WorkspaceFileAPI:
         return self.resolved(real) if sayable(real) == real else None
 
     def status(self, path: str) -> os.stat_result:
-        """What the system knows about a file; of a link, about the link."""
+        """Return the status of a file, or of the link itself."""
         self.wall.locate(path)
         with self.wall.spot(path, follow=False) as spot, refusals.answering(path):
-            if len(spot.rest) > 1 or (spot.rest and (spot.status is None or spot.slash)):
+            if len(spot.remaining) > 1 or (spot.remaining and (spot.status is None or spot.slash)):
                 raise self.wall.absent(path)
             self.judge(self.wall.real(spot, path), "read", spot.root, path)
             return spot.status or os.fstat(spot.fd)
@@ -153,7 +157,7 @@ class WorkspaceFileAPI:
             os.close(fd)
 
     def head(self, path: str, most: int) -> bytes:
-        """The first bytes of a file."""
+        """Return the first bytes of a file."""
         fd, real, root = self.wall.open(path, READ)
         try:
             self.judge(real, "read", root, path)
@@ -168,12 +172,12 @@ class WorkspaceFileAPI:
         self.write_bytes(path, _encoded(content))
 
     def write_bytes(self, path: str, content: bytes) -> None:
-        """Create or replace a file, with the directories on the way to it."""
+        """Create or replace a file, with its missing parent directories."""
         with self.wall.spot(path) as spot:
             self.replace(spot, path, content)
 
     def put(self, path: str, content: str, look: Callable[[], T]) -> tuple[ResolvedPath, T | None]:
-        """Write a text: where it is now, and what `look` found, if there was something before."""
+        """Write a text. Returns its location, and the result of `look` if the file existed."""
         with self.wall.spot(path) as spot:
             found = None if spot.status is None else look()
             real = self.replace(spot, path, _encoded(content))
@@ -189,7 +193,7 @@ class WorkspaceFileAPI:
                 self.replace(spot, path, found + added, status)
 
     def exists(self, path: str) -> bool:
-        """Whether something is there; False as well for what may not be seen."""
+        """Whether a path exists and is readable for this call."""
         try:
             resolved = self.wall.locate(path)
             if resolved.exists and self._guard is not None:
@@ -202,7 +206,7 @@ class WorkspaceFileAPI:
         return [entry.name for entry in self.entries(path)]
 
     def entries(self, path: str) -> Entries:
-        """The names in a directory with their kinds, sorted; links are not followed."""
+        """Return the sorted names in a directory with their kinds, without following links."""
         fd, real, root = self.wall.open(path, READ)
         try:
             self.judge(real, "read", root, path)
@@ -216,19 +220,19 @@ class WorkspaceFileAPI:
             os.close(fd)
 
     def delete(self, path: str) -> None:
-        """Remove a file; of a link, the link. One that leads out is refused like any path."""
+        """Remove a file, or the link itself. A link out of the workspace is refused."""
         self.wall.locate(path)
         with self.wall.spot(path, follow=False) as spot, refusals.answering(path):
-            if not spot.rest:
+            if not spot.remaining:
                 if not spot.parents:
                     raise refusals.root_itself(path)
                 raise refusals.wrong_type(path, "is a directory")
-            if len(spot.rest) > 1 or spot.status is None or spot.slash:
+            if len(spot.remaining) > 1 or spot.status is None or spot.slash:
                 raise self.wall.absent(path)
             self.remove(spot, path)
 
     def patch(self, path: str, old: str, new: str) -> None:
-        """Replace the one place where `old` stands; with none or several nothing changes."""
+        """Replace the only occurrence of `old`. Raises if there is none, or several."""
         with self._rewriting(path) as spot:
             found, status = self._existing(spot, path, "read", "write")
             text = replace_once(_text(found, path), old, new)
@@ -236,14 +240,14 @@ class WorkspaceFileAPI:
 
     @contextmanager
     def _rewriting(self, path: str) -> Iterator[Spot]:
-        """The spot of a file that is read to be written again."""
+        """Yield the spot of a file that is read to be rewritten."""
         with self.wall.spot(path) as spot, refusals.answering(path):
             real = self.wall.real(spot, path)
-        with _rewriting.holding(real), self.wall.spot(path) as spot:  # as it is by now
+        with _rewriting.holding(real), self.wall.spot(path) as spot:  # its state under the lock
             yield spot
 
     def judge(self, real: str, access: Access, root: Directory, path: str) -> None:
-        """Ask the guard about the real path of what is open in a root."""
+        """Let the guard check the real path of an open file in a root."""
         if access == "write" and not root.writable:
             raise refusals.read_only_root(path)
         if self._guard is not None:
@@ -254,21 +258,21 @@ class WorkspaceFileAPI:
             raise refusals.protected(path)
 
     def _check(self, spot: Spot, path: str) -> None:
-        """Refuse a spot where no regular file is or could be."""
-        if not spot.rest or spot.slash:
+        """Refuse a spot that is not, and cannot become, a regular file."""
+        if not spot.remaining or spot.slash:
             raise refusals.wrong_type(path, "is a directory")
-        if b".." in spot.rest or (len(spot.rest) > 1 and spot.status is not None):
+        if b".." in spot.remaining or (len(spot.remaining) > 1 and spot.status is not None):
             raise self.wall.absent(path)
         if spot.status is not None and not stat.S_ISREG(spot.status.st_mode):
             raise refusals.wrong_type(path, "is not a regular file")
 
     def _existing(self, spot: Spot, path: str, *access: Access) -> tuple[bytes, os.stat_result]:
-        """The content of the file that a spot stands for, judged, and its status."""
+        """Return the content of the file at a spot, after the guard's check, and its status."""
         self._check(spot, path)
         if spot.status is None:
             raise refusals.missing(path)
         with refusals.answering(path):
-            fd = self.wall.opener.step(spot.fd, spot.rest[0], READ)
+            fd = self.wall.opener.step(spot.fd, spot.remaining[0], READ)
             try:
                 real = self.wall.real(spot, path)
                 for kind in access:
@@ -277,29 +281,28 @@ class WorkspaceFileAPI:
             finally:
                 os.close(fd)
 
-    # What others change: they say so before, and their change is noted once it was made.
+    # Changes of other programs: announced in advance, and recorded afterwards.
 
     def standing(self, path: str) -> Standing | None:
-        """What stands at a path that another program is about to change; refused like a change
-        of ours. None: nothing."""
+        """Return the state of a path that another program is about to change, after the checks
+        for callgate's changes. None if the path does not exist."""
         with self.wall.spot(path) as spot, refusals.answering(path):
             self._check(spot, path)
             self.judge_change(spot, path)
-            if len(spot.rest) > 1:
+            if len(spot.remaining) > 1:
                 return None
             limit = MAX_BYTES if self._changes is None else self._changes.limit
-            return look(self.wall.opener, spot.fd, spot.rest[0], limit)
+            return look(self.wall.opener, spot.fd, spot.remaining[0], limit)
 
     def note_made(self, path: str, before: Standing | None) -> Standing | None:
-        """Tell the history what another program has made of what stood there; what stands there
-        now."""
+        """Record the change that another program made to a path, and return its new state."""
         after = self.standing(path)
         if self._changes is not None and after != before:
             with self.wall.spot(path) as spot, refusals.answering(path):
                 self._changes.note(self.wall.real(spot, path), before, after)
         return after
 
-    # What a spot stands for is changed here and nowhere else.
+    # Only these methods change the target of a spot.
 
     def replace(
         self,
@@ -309,10 +312,10 @@ class WorkspaceFileAPI:
         read: os.stat_result | None = None,
         mode: int | None = None,
     ) -> str:
-        """Put content where a spot stands; `read` is what the content was made from. Its real
-        path."""
+        """Write content to the target of a spot; `read` is the status of its source. Return its
+        real path."""
         self._check(spot, path)
-        opener, (*parents, name) = self.wall.opener, spot.rest
+        opener, (*parents, name) = self.wall.opener, spot.remaining
         like = read or spot.status
         with refusals.answering(path):
             real, note = self.judge_change(spot, path)
@@ -334,8 +337,8 @@ class WorkspaceFileAPI:
         return real
 
     def remove(self, spot: Spot, path: str, read: os.stat_result | None = None) -> None:
-        """Remove the file or the link that a spot stands for; `read` is what it must be."""
-        (_, note), name = self.judge_change(spot, path), spot.rest[0]
+        """Remove the file or link at a spot; `read` is its expected status."""
+        (_, note), name = self.judge_change(spot, path), spot.remaining[0]
 
         def unlink() -> None:
             os.unlink(name, dir_fd=spot.fd)
@@ -347,22 +350,8 @@ class WorkspaceFileAPI:
         if self.synced:
             sync_names(self.wall.opener, spot.fd)
 
-    def expect(self, path: str, content: bytes) -> Withdraw:
-        """Tell whoever keeps a history of a change that another program is about to make, as if it
-        were made here; what is returned takes that back. A file in a directory that is yet to be
-        made is not told of."""
-        with self.wall.spot(path) as spot, refusals.answering(path):
-            self._check(spot, path)
-            _, note = self.judge_change(spot, path)
-            if note is None or len(spot.rest) != 1:
-                return lambda: None
-            before = look(self.wall.opener, spot.fd, spot.rest[0], note.limit)
-            mode = _USUAL_MODE if before is None else before.mode
-            return note(before, Standing("file", mode, len(content), content))
-
     def judge_change(self, spot: Spot, path: str) -> tuple[str, Noting | None]:
-        """Ask the guard about changing what a spot stands for; its real path and who is to be
-        told."""
+        """Let the guard check a change at a spot; return its real path and the history."""
         real = self.wall.real(spot, path)
         self.judge(real, "write", spot.root, path)
         return real, None if self._changes is None else Noting(self._changes, real)
@@ -378,7 +367,7 @@ def _content(fd: int, path: str) -> bytes:
         return content
     blocks = [content]
     size = len(content)
-    while block := os.read(fd, _BLOCK):  # it grows, or the system does not know its size
+    while block := os.read(fd, _BLOCK):  # the size may change, or be unknown
         blocks.append(block)
         size += len(block)
         if size > MAX_BYTES:
@@ -409,7 +398,7 @@ def _encoded(content: str) -> bytes:
 
 
 def _entry(entry: os.DirEntry[str]) -> Entry:
-    # A name that is no text can neither be sent nor asked for; it is shown all the same.
+    # A name that is not text can neither be sent nor requested, but is listed.
     name = sayable(entry.name)
     if entry.is_symlink():
         return Entry(name, "link")

@@ -1,11 +1,11 @@
-"""Which lines of a text match a regular expression; also a program that answers that.
+"""Find the lines of a text that match a regular expression; also a program that does this.
 
-As a program it reads from stdin and answers on stdout, so that whoever started it can end
-it: Python's own matching cannot be stopped, and some patterns take longer than anyone lives.
-It imports nothing of callgate and touches no file.
+As a program, it reads from stdin and answers on stdout, so that its parent process can end it:
+matching in Python cannot be interrupted, and some patterns take practically forever. It imports
+nothing of callgate and touches no file.
 
     in   first frame   flags byte, pattern
-         each frame    4 bytes: most lines wanted, text
+         each frame    4 bytes: maximum number of lines, text
     out  first frame   nothing: ready
          each frame    line numbers from 0, 4 bytes each
 A frame is its length in 4 bytes, then its bytes. Numbers are little-endian.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 LONGEST_LINE = 2_000
-"""Characters of a line that are looked at."""
+"""Maximum characters of a line that are searched."""
 _LOOK_UP = 32
 """Lines between two calls of `look_up`."""
 _CPU_SECONDS = 60
@@ -33,8 +33,8 @@ _NUMBER = struct.Struct("<I")
 def matching(
     pattern: re.Pattern[str], text: str, most: int, look_up: Callable[[], None] | None = None
 ) -> list[int]:
-    """The numbers of the lines, from 0, in which the pattern is found. `look_up` is called every
-    few lines, and raises where that is enough."""
+    """Return the numbers of the matching lines, from 0. `look_up` is called every few lines, and
+    raises to stop the search."""
     found = []
     for number, line in enumerate(text.split("\n")):
         if look_up is not None and number % _LOOK_UP == 0:
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def _limit_time() -> None:
-    """End by itself even if nobody is left to end it."""
+    """Limit the run time, in case the parent process is gone."""
     try:
         import resource  # lazy: only in the process that matches  # noqa: PLC0415
 

@@ -1,11 +1,11 @@
-"""Whoever keeps a history of changes is told of each one just before it is made.
+"""Notify a history of each change immediately before the change.
 
-    look at what stands there -> note it -> still the same? -> change it
+    read the present state -> note it -> still the same? -> change it
                  ^                              | no: withdraw the note
                  +------------------------------+
 
-What is noted was read from the descriptor of the file that is then replaced or removed, so
-nobody can slip another one in unseen. A note whose change was not made is withdrawn.
+The noted state is read from the descriptor of the file that is then replaced or removed, so no
+other file can be substituted unnoticed. The note of a change that was not made is withdrawn.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Version = tuple[int, int, int, int]
 Withdraw = Callable[[], None]
 
 _ATTEMPTS = 8
-"""How often a file may be changed by someone else while it is being noted."""
+"""Maximum number of retries if another program changes the file while it is noted."""
 _BLOCK = 1024 * 1024
 
 
 class PathLocks:
-    """A lock for each real path, for as long as somebody wants it."""
+    """A lock for each real path, while it is in use."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -56,12 +56,13 @@ class _PathLock:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.users = 0
-        """Who holds it or waits for it."""
+        """Number of owners and waiters."""
 
 
 _changing = PathLocks()
-"""Changes of one path that are noted are made one after the other in this process. Those of
-others are made meanwhile: each waits for the disk, which serves many as fast as one."""
+"""Serializes noted changes of one path in this process. Changes of different paths run
+concurrently, because each waits for the disk.
+"""
 
 
 class Changed(Exception):
@@ -69,36 +70,36 @@ class Changed(Exception):
 
 
 class Standing(NamedTuple):
-    """What stands under a name."""
+    """State of a name in a directory."""
 
     kind: Kind
     mode: int
     """Permission bits."""
     size: int
     content: bytes | None = None
-    """Of a link its target. None where there is none, or more than was wanted."""
+    """Content of a file, or target of a link. None if there is none, or it is too large."""
     version: Version | None = None
-    """Tells it from whatever takes its place."""
+    """Distinguishes the file from a replacement under the same name."""
 
 
 DIRECTORY_MADE = Standing("directory", 0o777, 0)
 
 
 class Changes(Protocol):
-    """Who keeps a history."""
+    """A store of the history."""
 
     @property
     def limit(self) -> int:
-        """Bytes of the largest content worth reading."""
+        """Maximum bytes of a content that is read."""
         ...
 
     def note(self, real: str, before: Standing | None, after: Standing | None) -> Withdraw:
-        """A change is about to be made. A `ToolError` from here keeps it from being made."""
+        """Note an imminent change. A `ToolError` from here prevents it."""
         ...
 
 
 class Noting:
-    """The history's ear for one real path."""
+    """The history's listener for one real path."""
 
     __slots__ = ("_changes", "real")
 
@@ -114,7 +115,7 @@ class Noting:
         return self._changes.note(self.real, before, after)
 
     def above(self, levels: int) -> Noting:
-        """The same for a directory on the way to it."""
+        """Return the listener for a parent directory."""
         return Noting(self._changes, self.real.rsplit("/", levels)[0])
 
 
@@ -129,10 +130,10 @@ def change(
     read: os.stat_result | None = None,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Note what stands under a name and act, if it still stands there then.
+    """Note the state of a name and act, if the state is then still the same.
 
-    `ready` is waited for before that is looked at. Raises `Changed` if it is not what was `read`,
-    or never keeps still.
+    `ready` is awaited before the state is read. Raises `Changed` if the state is not the one that
+    was `read`, or if it changes at each attempt.
     """
     if note is None:
         ready()
@@ -174,7 +175,7 @@ def _try(
 
 
 def look(opener: Opener, dir_fd: int, name: bytes, limit: int) -> Standing | None:
-    """What stands under a name, with its content up to a limit; None if nothing does."""
+    """Return the state of a name, with its content up to a limit; None if it does not exist."""
     try:
         status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
         if stat.S_ISLNK(status.st_mode):
@@ -186,7 +187,7 @@ def look(opener: Opener, dir_fd: int, name: bytes, limit: int) -> Standing | Non
         try:
             fd = opener.step(dir_fd, name, READ)
         except PermissionError:
-            return _standing("file", status)  # it may be written and not be read
+            return _standing("file", status)  # writable but not readable
     except FileNotFoundError:
         return None
     try:

@@ -1,11 +1,11 @@
-"""Open files without ever leaving a directory: by one system call, or one name at a time.
+"""Open files without ever leaving a directory, and keep such a directory open as a root.
 
     Openat2         the kernel resolves the whole path beneath a directory (Linux 5.6)
     ComponentWalk   one name at a time, never through a link (everywhere else)
 
-`step` opens one name and follows nothing. `beneath` opens a path and may give up with a
-code of `UNDECIDED`: then `walk` goes the way in steps and decides. `ComponentWalk` always
-gives up, so both answer alike.
+`step` opens one name and follows no link. `beneath` opens a path and may give up with a code of
+`UNDECIDED`: then `walk` takes the path in steps and decides. `ComponentWalk` always gives up, so
+both give the same answers.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ import errno
 import fcntl
 import os
 import sys
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any, Protocol
 
+from callgate.core.sessions import Root
 from callgate.workspace.paths import opening
 
 LOOK = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_CLOEXEC
 """Name a file without opening it: no permission needed, no device woken."""
 DIRECTORY = LOOK | os.O_DIRECTORY
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-"""Never waits for the other end of a FIFO, never takes over a terminal."""
+"""Flags that never wait for the other end of a FIFO, and never acquire a terminal."""
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 UNDECIDED = frozenset({errno.EXDEV, errno.EAGAIN})
@@ -35,15 +37,15 @@ _NO_MAGICLINKS = 0x02
 _NO_SYMLINKS = 0x04
 _BENEATH = 0x08
 _ATTEMPTS = 32
-"""The kernel answers EAGAIN while someone renames directories on the way."""
+"""Retries after EAGAIN, the kernel's answer while directories of the path are renamed."""
 _DELETED = " (deleted)"
 _GETPATH: int | None = getattr(fcntl, "F_GETPATH", None)
-"""macOS: the path of a descriptor, in the letters that stand on the disk."""
+"""macOS: the path of a descriptor, in the case of the file system."""
 
 
 class Opener(Protocol):
     def top(self, path: str) -> tuple[int, str]:
-        """A root directory, links followed: its descriptor and its real path."""
+        """Open a root directory, with links followed. Returns its descriptor and real path."""
         ...
 
     def step(self, dir_fd: int, name: bytes, flags: int, mode: int = 0) -> int:
@@ -55,7 +57,7 @@ class Opener(Protocol):
         ...
 
     def real(self, fd: int, walked: str) -> str:
-        """The absolute path of what is open; `walked` is how the walk came there."""
+        """Return the absolute path of an open file; `walked` is the path of the walk."""
         ...
 
 
@@ -116,7 +118,7 @@ class Openat2:
 
 
 def _undeleted(fd: int, path: str) -> str:
-    """The name a file had: rules must see it even if it was removed after it was opened."""
+    """Return the former name of a file that was removed after its open, for path rules."""
     opened = os.fstat(fd)
     try:
         named = os.lstat(path)
@@ -127,7 +129,7 @@ def _undeleted(fd: int, path: str) -> str:
 
 
 class ComponentWalk:
-    """The portable way: `os.open` beside the directory's descriptor, links refused."""
+    """Portable opener: `os.open` relative to the directory's descriptor, without links."""
 
     def top(self, path: str) -> tuple[int, str]:
         real = os.path.realpath(path, strict=True)
@@ -149,7 +151,7 @@ class ComponentWalk:
 
 @cache
 def best_opener() -> Opener:
-    """The kernel's way where it works here, which needs `/proc` too; else the portable one."""
+    """Return the kernel's opener if it works here, which needs `/proc`; else the portable one."""
     if sys.platform == "linux":
         try:
             kernel = Openat2()
@@ -160,3 +162,79 @@ def best_opener() -> Opener:
         if real == "/":
             return kernel
     return ComponentWalk()
+
+
+class Directory:
+    """An open root. Its descriptor is closed with the last reference to the object, so that no
+    thread uses a closed, or even reused, number."""
+
+    __slots__ = (
+        "_identity",
+        "_spellings",
+        "fd",
+        "names_above",
+        "prefix",
+        "real",
+        "spelled",
+        "writable",
+    )
+
+    def __init__(self, root: Root, opener: Opener) -> None:
+        self.fd = -1
+        self.fd, self.real = opener.top(root.path)
+        self.writable = root.writable
+        self.prefix = self.real.rstrip("/") + "/"
+        self._identity = _identity(os.fstat(self.fd))
+        self.spelled = os.path.abspath(root.path)
+        is_plain = self.spelled == self.real
+        self.names_above = tuple(os.fsencode(self.real).split(b"/")[1:]) if is_plain else ()
+        """Names from `/` down to the root, by which `../NAME` leads back into it; empty if its path
+        has links, because a program that resolves such a path textually would arrive elsewhere."""
+        self._spellings = tuple({os.fsencode(p.rstrip("/")) for p in (self.real, self.spelled)})
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if self.fd >= 0:
+            close(self.fd)
+
+    def holds(self, real: str) -> bool:
+        return real.startswith(self.prefix) or real == self.real
+
+    def relative(self, real: str) -> str:
+        """Return a real path relative to this root."""
+        return real[len(self.prefix) :] or "."
+
+    def spelling(self, path: bytes) -> bytes | None:
+        """Return the known spelling of the root with which an absolute path begins."""
+        for spelled in self._spellings:
+            if path == spelled or path.startswith(spelled + b"/"):
+                return spelled
+        return None
+
+    def entered_by(self, names: Sequence[bytes]) -> Sequence[bytes] | None:
+        """Return the remaining names of an absolute path that goes up and down above this root,
+        along the root's own path, and then enters it; None for any other path."""
+        depth = 0
+        for count, name in enumerate(names, 1):
+            if name == b"..":
+                depth = max(depth - 1, 0)
+            elif depth < len(self.names_above) and name == self.names_above[depth]:
+                depth += 1
+            else:
+                return None
+            if depth == len(self.names_above):
+                return names[count:]
+        return None
+
+    def is_at(self, fd: int) -> bool:
+        return _identity(os.fstat(fd)) == self._identity
+
+    def in_place(self) -> bool:
+        """Whether its path still leads to the open directory."""
+        try:
+            return _identity(os.stat(self.real)) == self._identity
+        except OSError:
+            return False
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino

@@ -1,4 +1,4 @@
-"""Path text: which strings may name a file at all, and how a path is shown."""
+"""Path text: valid paths, and their display."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import unicodedata
 from callgate.core.errors import ToolValidationError
 
 MAX_NAME = 255
-"""Bytes of one name, as on every usual file system."""
+"""Maximum bytes of one name, as on all common file systems."""
 MAX_PATH = 4095
-"""Bytes of a path once `//` and `/./` are gone."""
+"""Maximum bytes of a path after the removal of `//` and `/./`."""
 _MAX_TEXT = 65_536
 _SHOWN = 200
 
@@ -25,12 +25,12 @@ _inside = _Inside()
 
 
 def within_wall() -> bool:
-    """Whether this thread opens a file for the wall just now; an audit hook asks this."""
+    """Whether this thread is opening a file for the workspace boundary; for an audit hook."""
     return _inside.depth > 0
 
 
 class opening:  # reads like a function; a generator would cost five times as much
-    """Mark what is opened in the block as opened by the wall."""
+    """Mark files opened in the block as opened by the workspace boundary."""
 
     __slots__ = ()
 
@@ -42,7 +42,7 @@ class opening:  # reads like a function; a generator would cost five times as mu
 
 
 def shown(path: str) -> str:
-    """A path in quotes, with everything made visible that could hide or imitate something."""
+    """Return a path in quotes, with invisible and misleading characters escaped."""
     text = path if len(path) <= _SHOWN else path[:_SHOWN] + "…"
     quoted = repr(text)
     if quoted.isascii():
@@ -57,19 +57,19 @@ def _visible(char: str) -> str:
 
 
 def sayable(text: str) -> str:
-    """A path from the disk as text that can be sent: bytes that are no text as `\\xNN`."""
+    """Return a path as valid text, with bytes that are not UTF-8 as `\\xNN`."""
     if text.isascii():
         return text
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def readable(name: str) -> str:
-    """A name for a list: as it is where it is harmless, in quotes where it is not."""
+    """Return a name for a list: unchanged if it is harmless, else in quotes."""
     return name if name.isprintable() and name == name.strip() else shown(name)
 
 
 def encode(path: str) -> bytes:
-    """The bytes of a path that may name a file. Raises `ToolValidationError` for others."""
+    """Return the bytes of a path. Raises `ToolValidationError` for an invalid one."""
     if isinstance(path, str) and path.isascii() and 0 < len(path) <= MAX_NAME:
         if "\0" not in path:
             return path.encode()
@@ -101,12 +101,12 @@ def _encode_unusual(path: str) -> bytes:
 
 
 def split(text: bytes) -> list[bytes]:
-    """The names of a path, without the ones that say nothing."""
+    """Return the names of a path, without empty ones and `.`."""
     return [name for name in text.split(b"/") if name and name != b"."]
 
 
 def wants_directory(text: bytes) -> bool:
-    """Whether a path ends so that only a directory can be meant."""
+    """Whether the end of a path requires a directory."""
     return text.endswith((b"/", b"/.")) or text == b"."
 
 

@@ -1,8 +1,8 @@
-"""Names in a workspace that run code later, without anyone meaning to: not for file tools.
+"""Names in a workspace that programs execute later automatically: protected from file tools.
 
-Writing them takes an explicit rule, also where they do not exist yet, at any depth. Names
-are compared folded (case, Unicode compatibility, invisible characters), because some file
-systems do so: refusing a look-alike too many costs nothing.
+Writing them needs an explicit rule, even for missing files, at any depth. Names are compared after
+folding (case, Unicode compatibility, invisible characters), because some file systems fold them:
+refusing a harmless look-alike costs nothing.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ _AGENTS = {
     ".mcp.json",
     "mcp.json",
     ".claude",
+    ".cline",
     ".cursor",
     ".codex",
     ".gemini",
@@ -148,8 +149,9 @@ _PACKAGES = {
 NAMES = frozenset().union(
     _REPOSITORIES, _COMMIT_HOOKS, _SHELLS, _INTERPRETERS, _EDITORS, _AGENTS, _PACKAGES
 )
-"""In small letters, at any depth. Files that only instruct a model (`AGENTS.md`, `CLAUDE.md`) are
-none of them: a prompt runs nothing by itself."""
+"""Lower case, at any depth. Files that only instruct a model (`AGENTS.md`, `CLAUDE.md`) are not
+listed: a prompt executes nothing.
+"""
 PAIRS = frozenset(
     {
         ".cargo/config",
@@ -159,13 +161,20 @@ PAIRS = frozenset(
         ".config/fish",
         ".config/git",
         ".config/nvim",
+        ".config/pip",  # where packages come from, in a workspace that is a home
+        ".config/uv",
+        ".pip/pip.conf",
         ".config/mise",
         ".config/mise.toml",
         ".config/lefthook.yml",
         "mise/config.toml",
         ".clinerules/hooks",
         ".config/systemd",
-        ".github/hooks",  # of Copilot
+        ".github/agents",  # of Copilot, as the next four
+        ".github/copilot",
+        ".github/extensions",
+        ".github/hooks",
+        ".github/lsp.json",
         "library/launchagents",
     }
 )
@@ -176,28 +185,33 @@ contain many of them."""
 PIPELINES = frozenset({".gitlab-ci.yml"})
 """Executed by a server after a push, as is `.github/workflows`."""
 ALLOWED = frozenset({".opencode/.gitignore"})
-"""Files under a protected name that an agent creates when it starts, and does not start without.
-They run nothing."""
+"""Files under a protected name that an agent creates at its start and needs. They execute nothing.
+"""
 _FIRSTS = frozenset(pair.partition("/")[0] for pair in PAIRS)
 
 
-@lru_cache(maxsize=1024)  # a call asks several times about the same path
+@lru_cache(maxsize=1024)  # a call checks the same path several times
 def is_protected(relative_path: str) -> bool:
-    """Whether file tools write a path in a workspace by an explicit rule only."""
+    """Whether file tools need an explicit rule to write a path in a workspace."""
     return runs_here(relative_path) or is_pipeline(relative_path)
 
 
 def is_pipeline(relative_path: str) -> bool:
-    """Whether a server runs it after a push. Commands may write it, because version control
-    does; what they changed is named."""
+    """Whether a server executes a file after a push. Commands may write it, because version control
+    does; the result names changes."""
     names = _folded(relative_path).split("/")
     if not PIPELINES.isdisjoint(names):
         return True
     return ".github" in names and (".github", "workflows") in pairwise(names)
 
 
+def is_only_pipeline(relative_path: str) -> bool:
+    """Whether the only reason to protect a file is a server that executes it after a push."""
+    return is_pipeline(relative_path) and not runs_here(relative_path)
+
+
 def runs_here(relative_path: str) -> bool:
-    """Whether some program on this machine runs it without anyone meaning to: not for commands."""
+    """Whether a program on this machine executes a file automatically: protected from commands."""
     path = _folded(relative_path)
     names = path.split("/")
     if not NAMES.isdisjoint(names) or path.endswith(SUFFIXES):
@@ -214,6 +228,6 @@ def _folded(path: str) -> str:
         visible = "".join(char for char in path if unicodedata.category(char) not in ("Cf", "Mn"))
         folded = unicodedata.normalize("NFKC", visible).casefold()
     if " /" in folded or "./" in folded or folded.endswith((" ", ".")):
-        # Names that some systems take for the same without their last dots and spaces.
+        # Some systems ignore dots and spaces at the end of a name.
         return "/".join(name.rstrip(" .") or name for name in folded.split("/"))
     return folded

@@ -1,7 +1,7 @@
-"""What the wall answers when it does not do what it was asked: one constructor an answer.
+"""Errors of the workspace boundary: one constructor for each.
 
-The words name the path as it was given and nothing that lies outside: a refusal must not
-tell where a link would have led.
+The texts name the path of the call and nothing outside the workspace: a refusal must not
+disclose the target of a link.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def protected(path: str) -> ToolError:
 
 def read_only_root(path: str) -> ToolError:
     return ToolPermissionDenied(
-        f"Path {shown(path)} lies in a directory that is open for reading only",
+        f"Path {shown(path)} is in a directory that is open for reading only",
         reason="read_only_root",
     )
 
@@ -68,7 +68,7 @@ def too_large(path: str, limit: int) -> ToolError:
 
 def changed(path: str) -> ToolError:
     return ToolExecutionError(
-        f"File {shown(path)} was changed by someone else meanwhile; read it again",
+        f"File {shown(path)} was changed by another program; read it again",
         reason="changed",
     )
 
@@ -88,7 +88,7 @@ _REASONS = {
 
 
 def of(error: OSError, path: str) -> ToolError:
-    """The answer for what the system said about this path."""
+    """Return the error for a failed system call about this path."""
     code = error.errno
     if code in (errno.ENOENT, errno.ENOTDIR):
         return missing(path)
@@ -97,7 +97,7 @@ def of(error: OSError, path: str) -> ToolError:
     if code == errno.ELOOP:
         return link_loop(path)
     if code in (errno.ENAMETOOLONG, errno.EILSEQ):
-        return invalid(path, "cannot be a name here")
+        return invalid(path, "is not a valid file name here")
     if code == errno.EISDIR:
         return wrong_type(path, "is a directory")
     if code in (errno.ENXIO, errno.ENODEV):
@@ -111,7 +111,7 @@ def of(error: OSError, path: str) -> ToolError:
 
 
 class answering:  # reads like a function; a generator would cost five times as much
-    """Turn what the system says inside the block into the wall's answer."""
+    """Translate system errors inside the block into errors of the workspace boundary."""
 
     __slots__ = ("_path",)
 

@@ -1,12 +1,12 @@
-"""Put new content under a name at once: readers see the old file or the new one, whole.
+"""Replace the content of a name atomically: readers see the old file or the new one.
 
-    write a file beside it -> sync it     -> rename -> sync the directory
+    write a temporary file -> sync it     -> rename -> sync the directory
                            -> note the change
 
-So a hard link to a file elsewhere is replaced and never written through, an error leaves the old
-file as it was, and after a power cut there is the old file or the new one. When `replace` returns
-it is the new one, unless its caller wants no sync. The name of a directory made on the way is
-synced like that of the file.
+A hard link to a file elsewhere is thus replaced and never written through. An error leaves the old
+file unchanged, and after a power failure either the old file or the new one exists. When `replace`
+returns, it is the new one, unless the caller requested no sync. The names of created directories
+are synced, too.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from callgate.core.directories import sync_file
-from callgate.core.disk.background import BackgroundSync
-from callgate.core.disk.shared_syncs import share_sync
+from callgate.core.local.disk import BackgroundSync, share_sync, sync_file
 from callgate.workspace.noting import (
     DIRECTORY_MADE,
     Changed,
@@ -35,7 +33,7 @@ from callgate.workspace.opening import CREATE, DIRECTORY, READ, Opener
 __all__ = ["Changed", "made_directories", "replace", "sync_names"]
 
 _PERMISSIONS = 0o777
-"""What is kept of a mode: never the bits that lend someone else's rights."""
+"""Permission bits that are preserved: never set-uid or set-gid."""
 
 
 def replace(
@@ -50,9 +48,9 @@ def replace(
     note: Noting | None = None,
     synced: bool = True,
 ) -> None:
-    """Give `name` new content, with the owner of `like` and its mode, or the one given.
+    """Give `name` new content, with the owner of `like` and its mode, or the given one.
 
-    Raises `Changed` if the file is not as it was `read`, OSError for all else.
+    Raises `Changed` if the file is not the one that was `read`, `OSError` for all else.
     """
     if like is not None and not os.access(name, os.W_OK, dir_fd=dir_fd):
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))
@@ -87,7 +85,7 @@ def replace(
 
 @contextmanager
 def _syncing(fd: int, *, synced: bool) -> Iterator[Callable[[], None]]:
-    """Sync a file while the block runs. What is given waits for it, and raises why it failed."""
+    """Sync a file while the block runs. The yielded function waits for it, and raises its error."""
     if not synced:
         yield _nothing
         return
@@ -99,7 +97,7 @@ def _syncing(fd: int, *, synced: bool) -> Iterator[Callable[[], None]]:
 
 
 def sync_names(opener: Opener, dir_fd: int) -> None:
-    """Wait until the names in a directory would outlive a power cut, together with others."""
+    """Wait until the names in a directory survive a power failure, together with other waiters."""
     status = os.fstat(dir_fd)
     share_sync((status.st_dev, status.st_ino), partial(_sync_names, opener, dir_fd))
 
@@ -108,7 +106,7 @@ def _sync_names(opener: Opener, dir_fd: int) -> None:
     try:
         fd = opener.step(dir_fd, b".", READ | os.O_DIRECTORY)
     except PermissionError:
-        return  # it may be written and not be read: the system syncs it within seconds
+        return  # writable but not readable: the system syncs it within seconds
     try:
         sync_file(fd)
     finally:
@@ -127,7 +125,7 @@ def _dress(fd: int, like: os.stat_result) -> None:
         try:
             os.fchown(fd, like.st_uid, like.st_gid)
         except OSError:
-            pass  # only root may give files away
+            pass  # only root may change the owner
     os.fchmod(fd, stat.S_IMODE(like.st_mode) & _PERMISSIONS)
 
 
@@ -140,9 +138,9 @@ def made_directories(
     *,
     synced: bool = True,
 ) -> Iterator[int]:
-    """The directory that `names` lead to, made where missing; unmade if the block fails.
+    """Open the directories of `names`, created if missing; removed again if the block fails.
 
-    `note` is that of what will lie in it.
+    `note` is the note of the file in the last one.
     """
     fds = [dir_fd]
     written: list[tuple[int, bytes, Withdraw]] = []
@@ -156,18 +154,18 @@ def made_directories(
                 withdraw()
                 if not isinstance(error, FileExistsError):
                     raise
-                # Someone else made it, or something else: then the next step fails.
+                # Another program created it, or another kind of file: then the next step fails.
             fds.append(opener.step(fds[-1], name, DIRECTORY))
         yield fds[-1]
         if synced:
-            for fd in fds[:-1]:  # also where another call made it: nobody knows if that synced
+            for fd in fds[:-1]:  # also directories of concurrent calls, whose sync is unknown
                 sync_names(opener, fd)
     except BaseException:
         for fd, name, withdraw in reversed(written):
             try:
                 os.rmdir(name, dir_fd=fd)
             except OSError:
-                break  # someone put something in
+                break  # not empty any more
             withdraw()
         raise
     finally:
@@ -176,4 +174,4 @@ def made_directories(
 
 
 def _nothing() -> None:
-    """There was no note to withdraw."""
+    """Withdraw nothing, because there was no note."""

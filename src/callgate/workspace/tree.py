@@ -1,7 +1,9 @@
-"""Go through the files below a directory of the workspace, without following links.
+"""Iterate over the files below a directory of the workspace that match a glob.
 
-Every directory is opened in the one above it, so the search cannot be led out; only files
-that match, that no ignore rule leaves out and that the guard lets be read come out of it.
+The search opens every directory beneath its parent and follows no link, so it cannot leave the
+workspace. It returns only files that match, that no ignore rule excludes and that may be read.
+Globs have `*`, `?`, `[ab]`, `{a,b}`, and `**` for any directories; a pattern without a slash
+matches the last name, at any depth.
 """
 
 from __future__ import annotations
@@ -9,37 +11,82 @@ from __future__ import annotations
 import errno
 import math
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from callgate.core.errors import ToolCancelled, ToolPermissionDenied
+from callgate.core.errors import ToolCancelled, ToolPermissionDenied, ToolValidationError
+from callgate.core.patterns import DEEP, PathGlob, compile_tokens, parse_wildcards
 from callgate.workspace import refusals
 from callgate.workspace.files import WorkspaceFileAPI
-from callgate.workspace.git.ignores import NAMES, Ignores
-from callgate.workspace.globs import Glob
-from callgate.workspace.opening import DIRECTORY, READ
-from callgate.workspace.roots import Directory
+from callgate.workspace.git_ignores import NAMES, Ignores
+from callgate.workspace.opening import DIRECTORY, READ, Directory
+from callgate.workspace.paths import shown
+
+_MAX_PATTERN = 1_000
+_MAX_CHOICES = 256
+_BRACES = re.compile(r"\{([^{}]*)\}")
+
+
+class Glob:
+    """A compiled pattern. Raises `ToolValidationError` if it is invalid."""
+
+    def __init__(self, pattern: str) -> None:
+        if not pattern or "\0" in pattern or len(pattern) > _MAX_PATTERN:
+            raise ToolValidationError(f"Not a usable glob pattern: {shown(pattern)}")
+        self._choices = [_read(choice) for choice in _expanded(pattern)]
+
+    def matches(self, path: str) -> bool:
+        names = path.split("/")
+        return any(choice.matches(names) for choice in self._choices)
+
+
+def _expanded(pattern: str) -> Iterator[str]:
+    """Expand `{a,b}`, innermost first."""
+    pending, count = [pattern], 0
+    while pending:
+        text = pending.pop()
+        braces = _BRACES.search(text)
+        if braces is None:
+            yield text
+            continue
+        choices = braces[1].split(",")
+        count += len(choices)
+        if count > _MAX_CHOICES:
+            raise ToolValidationError(f"Too many choices in glob pattern: {shown(pattern)}")
+        pending.extend(text[: braces.start()] + one + text[braces.end() :] for one in choices)
+
+
+def _read(pattern: str) -> PathGlob:
+    names = [name for name in pattern.split("/") if name not in ("", ".")]
+    if "/" not in pattern:
+        names = [DEEP, *names]
+    return PathGlob(
+        None if name == DEEP else compile_tokens(parse_wildcards(name, classes=True))
+        for name in names
+    )
+
 
 MAX_DEPTH = 100
-"""Directories below one another: each is held open while the search is in it."""
+"""Maximum depth of directories: each is open while the search is inside it."""
 MAX_ENTRIES = 500_000
 _MAX_RULES = 256 * 1024
 _NOTHING = frozenset({errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
 class File(NamedTuple):
-    """A regular file, while the directory it lies in is open."""
+    """A regular file, valid while its directory is open."""
 
     dir_fd: int
     name: bytes
     path: str
-    """As the other tools take it: from the workspace, or absolute in another root."""
+    """Path for other tools: relative to the workspace, or absolute in another root."""
 
 
 class Tree:
-    """The files below `path` whose path from there matches; a file is a tree of one."""
+    """The files below `path` whose relative path matches; a file is a tree of one."""
 
     def __init__(
         self,
@@ -49,9 +96,9 @@ class Tree:
         should_stop: Callable[[], bool] = lambda: False,
         deadline: float = math.inf,
     ) -> None:
-        """`deadline`: of the monotonic clock; nothing is looked at after it."""
+        """`deadline`: end of the search by the monotonic clock."""
         self.complete = True
-        """False once something was left out because there is too much of it, or by a failure."""
+        """False if a limit or a failure made it incomplete."""
         self._files = files
         self._path = path
         self._glob = glob
@@ -78,8 +125,8 @@ class Tree:
 
     def _alone(self, root: Directory, names: list[str]) -> Iterator[File]:
         with self._files.wall.spot(self._path) as spot:
-            if len(spot.rest) == 1 and (self._glob is None or self._glob.matches(names[-1])):
-                yield File(spot.fd, spot.rest[0], self._named(root, names))
+            if len(spot.remaining) == 1 and (self._glob is None or self._glob.matches(names[-1])):
+                yield File(spot.fd, spot.remaining[0], self._named(root, names))
 
     def _below(
         self, fd: int, root: Directory, names: list[str], start: int, above: Ignores
@@ -126,8 +173,8 @@ class Tree:
             os.close(inner)
 
     def _passed_over(self, error: OSError) -> None:
-        """A directory that is not ours to read, or gone, has nothing for us; of another, nobody
-        knows what is in it."""
+        """Handle a skipped directory: without access, or deleted, it counts as empty; otherwise its
+        content is unknown."""
         if error.errno not in _NOTHING:
             self.complete = False
 
@@ -145,9 +192,9 @@ class Tree:
         return prefix + "/".join(path)
 
     def _rules_above(self, root: Directory, names: list[str]) -> Ignores:
-        """The rules of the directories around the one where the search begins.
+        """Return the rules of the directories above the start of the search.
 
-        None of them count if they would leave it out: it was asked for by name.
+        Rules that would exclude the start are ignored, because it was requested by name.
         """
         opener, ignores, fds = self._files.wall.opener, Ignores(), [root.fd]
         try:
@@ -157,7 +204,7 @@ class Tree:
                     return Ignores(depth=len(names))
                 fds.append(opener.step(fds[-1], os.fsencode(name), DIRECTORY))
         except OSError:
-            return Ignores(depth=len(names))  # it changes under us: search it all
+            return Ignores(depth=len(names))  # it is changing: search all of it
         finally:
             for fd in fds[1:]:
                 os.close(fd)
@@ -184,5 +231,5 @@ class Tree:
 
 
 def _is_text(name: str) -> bool:
-    """Whether a name can be said at all: others can neither be shown nor asked for."""
+    """Whether a name is valid text: other names can be neither displayed nor requested."""
     return name.isascii() or not any("\ud800" <= char <= "\udfff" for char in name)

@@ -1,7 +1,7 @@
-"""Go a path one name at a time from a root, resolving links here and never leaving.
+"""Walk a path one name at a time from a root, resolving links here and never leaving the roots.
 
-Each name is opened in the directory before it without following a link; `..` goes back to
-the directory we came from, which is held open. So nobody can swap a link in between.
+Each name is opened in the directory before it without following a link. `..` returns to the
+previous directory, which is still open, so that no link can be swapped in.
 """
 
 from __future__ import annotations
@@ -14,47 +14,46 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from callgate.workspace.opening import DIRECTORY, Opener
+from callgate.workspace.opening import DIRECTORY, Directory, Opener
 from callgate.workspace.paths import split, wants_directory
-from callgate.workspace.roots import Directory
 
 MAX_LINKS = 40
-"""As the kernel has it. A name that changes while we look counts as a link."""
+"""The kernel's limit. A name that changes during the walk counts as a link."""
 
 Enter = Callable[[bytes], tuple[Directory, bytes]]
-"""Where an absolute link leads: a root and the rest, or OSError(EXDEV)."""
+"""Target of an absolute link: a root and the remaining path, or OSError(EXDEV)."""
 
 _SWAPPED = (errno.ELOOP, errno.ENOTDIR, errno.ENOENT, errno.EINVAL)
 
 
 class Spot:
-    """Where a walk ended: an open directory, and the names it did not go into.
+    """End of a walk: an open directory, and the names that were not entered.
 
-    `rest` is empty if the path leads to the directory itself, one name for a file in it,
-    and more where the way breaks off. `status` is that of the first name, None if missing.
+    `remaining` is empty if the path leads to the directory itself, one name for a file in it, and
+    more if the path ends early. `status` belongs to the first name, None if it is missing.
     """
 
-    __slots__ = ("fd", "parents", "rest", "root", "slash", "status")
+    __slots__ = ("fd", "parents", "remaining", "root", "slash", "status")
 
     def __init__(
         self,
         root: Directory,
         fd: int,
         parents: list[bytes],
-        rest: list[bytes],
+        remaining: list[bytes],
         status: os.stat_result | None,
         slash: bool,
     ) -> None:
         self.root = root
         self.fd = fd
         self.parents = parents
-        self.rest = rest
+        self.remaining = remaining
         self.status = status
         self.slash = slash
 
     @property
     def walked(self) -> str:
-        """The real path of the directory, as the walk came to it."""
+        """The real path of the directory, by the walk."""
         return self.root.prefix + os.fsdecode(b"/".join(self.parents))
 
     def __enter__(self) -> Self:
@@ -71,7 +70,7 @@ class Spot:
 
 
 class _Way:
-    """The open directories from a root down to where the walk stands."""
+    """The open directories from a root down to the present position."""
 
     def __init__(self, root: Directory, opener: Opener) -> None:
         self.opener = opener
@@ -107,14 +106,14 @@ class _Way:
 def walk(
     opener: Opener, root: Directory, path: bytes, enter: Enter, *, follow: bool = True
 ) -> Spot:
-    """Where a path leads, links resolved; the last one only if `follow`.
+    """Return the end of a path, with links resolved; the last one only with `follow`.
 
-    Raises OSError: EXDEV where the path leaves, ELOOP where links lead nowhere.
+    Raises `OSError`: EXDEV if the path leaves the roots, ELOOP after too many links.
     """
     way = _Way(root, opener)
     try:
-        rest, status, slash = _go(way, path, enter, follow)
-        spot = Spot(way.root, way.fd, way.names, rest, status, slash)
+        remaining, status, slash = _go(way, path, enter, follow)
+        spot = Spot(way.root, way.fd, way.names, remaining, status, slash)
     except BaseException:
         way.close()
         raise
@@ -149,7 +148,7 @@ def _go(
         except OSError as error:
             if error.errno not in _SWAPPED:
                 raise
-            target = name  # no longer what it was: look again
+            target = name  # changed in between: check again
         if (links := links + 1) > MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         if not pending:
@@ -162,9 +161,9 @@ def _go(
 
 
 def _reenter(root: Directory, pending: deque[bytes]) -> None:
-    """Pass over names that lead from above a root straight back into it, as `../ROOT` does.
+    """Skip names that lead from above a root straight back into it, such as `../ROOT`.
 
-    Nothing outside is looked at: each name must be the root's own. OSError(EXDEV) otherwise.
+    Nothing outside is accessed: each name must be the root's own. Raises EXDEV otherwise.
     """
     names, above = root.names_above, 1
     while above:
@@ -187,6 +186,6 @@ def _status(fd: int, name: bytes) -> os.stat_result | None:
 def _read_link(fd: int, name: bytes) -> bytes:
     target = os.readlink(name, dir_fd=fd)
     if os.stat(name, dir_fd=fd, follow_symlinks=False).st_size == 0:
-        # Made up by the kernel, like /proc/self/root: it leads where its text does not say.
+        # Created by the kernel, such as /proc/self/root: its text is not its target.
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
     return target

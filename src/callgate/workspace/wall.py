@@ -1,10 +1,10 @@
-"""From path text to an open descriptor that lies inside: the only way in.
+"""Workspace boundary: the only way from path text to an open descriptor inside the workspace.
 
     path -> checked text -> root and rest -> opened beneath the root -> real path -> caller
 
-A relative path starts at the workspace, an absolute one must spell a root; a link may lead
-anywhere inside the roots. The real path is that of what was opened, so a rule about paths
-cannot be dodged by a link, by other letters or by someone who swaps things meanwhile.
+A relative path starts at the workspace, an absolute one must start with a root; a link may lead
+anywhere inside the roots. The real path is read from the open file, so that links, other spellings
+and concurrent replacement cannot evade a rule about paths.
 """
 
 from __future__ import annotations
@@ -15,21 +15,19 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from callgate.core.errors import ToolError
-from callgate.core.resolved_paths import ResolvedPath
-from callgate.core.sessions import Root
+from callgate.core.sessions import ResolvedPath, Root
 from callgate.workspace import refusals
-from callgate.workspace.opening import DIRECTORY, LOOK, UNDECIDED, Opener
+from callgate.workspace.opening import DIRECTORY, LOOK, UNDECIDED, Directory, Opener
 from callgate.workspace.paths import encode, sayable, split, wants_directory
 from callgate.workspace.protected import is_protected
-from callgate.workspace.roots import Directory
 from callgate.workspace.walk import Spot, walk
 
 _SLASH = ord("/")
 _NO_NAMES = (b"", b".", b"..")
 _ATTEMPTS = 4
-"""How often a root may be replaced under one operation."""
+"""Maximum replacements of a root during one operation."""
 _DEEPEST_SPELLING = 64
-"""How many names of an absolute path may stand before the root is reached."""
+"""Maximum number of names of an absolute path before the root."""
 
 
 class Opened(NamedTuple):
@@ -51,11 +49,11 @@ class Wall:
         return self._directories[0] or self._directory(0)
 
     def open(self, path: str, flags: int) -> Opened:
-        """Open what a path leads to. The caller closes the descriptor."""
+        """Open the target of a path. The caller closes the descriptor."""
         for _ in range(_ATTEMPTS):
-            root, rest = self._enter(path)
+            root, remaining = self._enter(path)
             try:
-                fd = self.opener.beneath(root.fd, rest, flags)
+                fd = self.opener.beneath(root.fd, remaining, flags)
             except OSError as error:
                 if error.errno in UNDECIDED:
                     return self._open_walked(path, flags)
@@ -73,52 +71,56 @@ class Wall:
         raise refusals.escape(path)
 
     def locate(self, path: str) -> ResolvedPath:
-        """Where a path leads. Raises for what leaves or cannot be a path, not for missing."""
-        root, rest = self._enter(path)
+        """Resolve a path. Raises if it leaves the roots or is invalid, not if it is missing."""
+        root, remaining = self._enter(path)
         try:
-            fd = self.opener.beneath(root.fd, rest, LOOK)
+            fd = self.opener.beneath(root.fd, remaining, LOOK)
         except FileNotFoundError:
-            return self._locate_new(path, root, rest) or self._locate_walked(path)
+            return self._locate_new(path, root, remaining) or self._locate_walked(path)
         except OSError:
             return self._locate_walked(path)
         real = self._real(fd, "", path)
         os.close(fd)
         if not root.holds(real):
             return self._locate_walked(path)
-        return _resolved(path, rest, root, root.relative(real), exists=True)
+        return _resolved(path, remaining, root, root.relative(real), exists=True)
 
     def resolved(self, real: str) -> ResolvedPath:
-        """A real path that was opened here, described without looking again."""
+        """Describe a real path that was opened here, without access to the disk."""
         root = self._holding(real)
         relative = root.relative(real)
         return _resolved(real, os.fsencode(relative), root, relative, exists=True)
 
     def spelled(self, resolved: ResolvedPath) -> str:
-        """The absolute path of a place, with its root as whoever opened it spells that."""
+        """Return the absolute path of a location, with its root in the user's spelling."""
         spellings = (root.spelled for root in self._all() if sayable(root.real) == resolved.root)
         root = sayable(next(spellings, resolved.root))
         return root if resolved.relative == "." else f"{root.rstrip('/')}/{resolved.relative}"
 
     def spot(self, path: str, *, follow: bool = True) -> Spot:
-        """The directory in which what a path leads to lies, or would be made."""
-        root, rest = self._enter(path)
+        """Return the directory that contains, or would contain, the target of a path."""
+        root, remaining = self._enter(path)
         if self._renew(root):
-            root, rest = self._enter(path)
+            root, remaining = self._enter(path)
         with refusals.answering(path):
-            return walk(self.opener, root, rest, self._enter_link, follow=follow)
+            return walk(self.opener, root, remaining, self._enter_link, follow=follow)
 
     def spot_of(self, real: str) -> Spot:
-        """The spot of a path that was real once. Refused if a link now stands on the way."""
+        """Return the spot of a former real path. Refused if a link is on the way now."""
         root = self._holding(real)
         if self._renew(root):
             root = self._holding(real)
-        path, rest = sayable(real), os.fsencode(root.relative(real))
+        path, remaining = sayable(real), os.fsencode(root.relative(real))
         with refusals.answering(path):
-            spot = walk(self.opener, root, rest, self._enter_link, follow=False)
-        if spot.root is not root or [*spot.parents, *spot.rest] != split(rest):
+            spot = walk(self.opener, root, remaining, self._enter_link, follow=False)
+        if spot.root is not root or [*spot.parents, *spot.remaining] != split(remaining):
             spot.__exit__(None, None, None)
             raise refusals.changed(path)
         return spot
+
+    def root_of(self, real: str) -> Directory:
+        """Return the root that contains a real path, which may be missing now."""
+        return self._holding(real)
 
     def _holding(self, real: str) -> Directory:
         holding = [root for root in self._all() if root.holds(real)]
@@ -127,10 +129,10 @@ class Wall:
         return max(holding, key=lambda root: len(root.prefix))
 
     def real(self, spot: Spot, path: str) -> str:
-        """The real path of what a spot stands for, or of where it would be made."""
+        """Return the real path of a spot's target, existing or not."""
         real = self.opener.real(spot.fd, spot.walked)
-        if spot.rest:
-            real = f"{real.rstrip('/')}/{os.fsdecode(b'/'.join(spot.rest))}"
+        if spot.remaining:
+            real = f"{real.rstrip('/')}/{os.fsdecode(b'/'.join(spot.remaining))}"
         if spot.status is not None:
             real = self._named(spot, real)
         if not spot.root.holds(real):
@@ -138,9 +140,9 @@ class Wall:
         return real
 
     def _named(self, spot: Spot, walked: str) -> str:
-        """The path of an existing file in the letters that stand on the disk."""
+        """Return the path of an existing file in the case of the file system."""
         try:
-            fd = self.opener.step(spot.fd, spot.rest[0], LOOK)
+            fd = self.opener.step(spot.fd, spot.remaining[0], LOOK)
         except OSError:
             return walked  # gone, or a link that this system cannot open
         try:
@@ -149,7 +151,7 @@ class Wall:
             os.close(fd)
 
     def absent(self, path: str) -> ToolError:
-        """The answer for a path that leads to nothing; out of the wall it is an escape still."""
+        """Return the error for a missing path; outside the roots it is still an escape."""
         if ".." in path:
             try:
                 self._locate_walked(path)
@@ -158,7 +160,7 @@ class Wall:
         return refusals.missing(path)
 
     def _real(self, fd: int, walked: str, path: str) -> str:
-        """The real path of what is open; the descriptor is closed if there is none."""
+        """Return the real path of an open file; close the descriptor if there is none."""
         try:
             return self.opener.real(fd, walked)
         except OSError as error:
@@ -167,20 +169,20 @@ class Wall:
 
     def _open_walked(self, path: str, flags: int) -> Opened:
         with self.spot(path) as spot:
-            if len(spot.rest) > 1 or (spot.rest and (spot.status is None or spot.slash)):
+            if len(spot.remaining) > 1 or (spot.remaining and (spot.status is None or spot.slash)):
                 raise self.absent(path)
             with refusals.answering(path):
-                fd = self.opener.step(spot.fd, spot.rest[0] if spot.rest else b".", flags)
-            walked = os.fsdecode(b"/".join([*spot.parents, *spot.rest]))
+                fd = self.opener.step(spot.fd, spot.remaining[0] if spot.remaining else b".", flags)
+            walked = os.fsdecode(b"/".join([*spot.parents, *spot.remaining]))
             real = self._real(fd, (spot.root.prefix + walked).rstrip("/") or "/", path)
             if spot.root.holds(real):
                 return Opened(fd, real, spot.root)
             os.close(fd)
             raise refusals.escape(path)
 
-    def _locate_new(self, path: str, root: Directory, rest: bytes) -> ResolvedPath | None:
-        """The common case of a missing file: only its name is missing, and no link is there."""
-        parent, _, name = rest.rpartition(b"/")
+    def _locate_new(self, path: str, root: Directory, remaining: bytes) -> ResolvedPath | None:
+        """Resolve a missing file in the common case: only its name is missing, without links."""
+        parent, _, name = remaining.rpartition(b"/")
         if name in _NO_NAMES:
             return None
         try:
@@ -195,26 +197,26 @@ class Wall:
             os.close(fd)
         if not root.holds(real) or not root.in_place():
             return None
-        return _resolved(path, rest, root, root.relative(real), exists=False)
+        return _resolved(path, remaining, root, root.relative(real), exists=False)
 
     def _locate_walked(self, path: str) -> ResolvedPath:
         with self.spot(path) as spot, refusals.answering(path):
             base = spot.root.relative(self.opener.real(spot.fd, spot.walked))
             names = [] if base == "." else base.split("/")
-            for name in map(os.fsdecode, spot.rest):
+            for name in map(os.fsdecode, spot.remaining):
                 if name != "..":
                     names.append(name)
                 elif names:
                     names.pop()
                 else:
                     raise refusals.escape(path)
-            whole = len(spot.rest) == 1 and spot.status is not None and not spot.slash
+            whole = len(spot.remaining) == 1 and spot.status is not None and not spot.slash
             return _resolved(
                 path,
                 self._enter(path)[1],
                 spot.root,
                 "/".join(names) or ".",
-                exists=whole or not spot.rest,
+                exists=whole or not spot.remaining,
             )
 
     def _enter(self, path: str) -> tuple[Directory, bytes]:
@@ -227,7 +229,7 @@ class Wall:
             raise refusals.of(error, path) from error
 
     def _enter_link(self, absolute: bytes) -> tuple[Directory, bytes]:
-        """The root that an absolute path enters, and the rest. OSError(EXDEV) if none."""
+        """Return the root that an absolute path enters, and the rest. Raises EXDEV if none."""
         names = split(absolute)
         flat = b"/" + b"/".join(names)
         found: tuple[int, Directory, bytes] | None = None
@@ -237,21 +239,21 @@ class Wall:
                 found = len(spelled), root, flat[len(spelled) + 1 :]
         if found is None:
             found = (0, *self._enter_otherwise(names))
-        rest = found[2] + (b"/" if wants_directory(absolute) else b"")
-        return found[1], rest.lstrip(b"/") or b"."
+        remaining = found[2] + (b"/" if wants_directory(absolute) else b"")
+        return found[1], remaining.lstrip(b"/") or b"."
 
     def _enter_otherwise(self, names: list[bytes]) -> tuple[Directory, bytes]:
-        """Find a root that is spelled with `..`, or through links or in other letters, which are
+        """Find a root with another spelling: with `..`, through links or in another case. Roots are
         compared by identity."""
         for root in self._all():
-            if (rest := root.entered_by(names)) is not None:
-                return root, b"/".join(rest)
+            if (remaining := root.entered_by(names)) is not None:
+                return root, b"/".join(remaining)
         top = Directory(Root("/"), self.opener)
         limit = names.index(b"..") if b".." in names else len(names)
         for count in range(1, min(limit, _DEEPEST_SPELLING) + 1):
             prefix = b"/".join(names[:count])
             with walk(self.opener, top, prefix, lambda target: (top, target)) as spot:
-                if spot.rest:
+                if spot.remaining:
                     break
                 for root in self._all():
                     if root.is_at(spot.fd):
@@ -259,7 +261,7 @@ class Wall:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
     def _all(self) -> list[Directory]:
-        """Every root that exists; the workspace must."""
+        """Return every existing root; the workspace must exist."""
         directories = [self.workspace]
         for index in range(1, len(self._roots)):
             if self._is_inside_another(index):
@@ -271,9 +273,10 @@ class Wall:
         return directories
 
     def _is_inside_another(self, index: int) -> bool:
-        """Whether a root lies in one that may be written, and so is reached through that.
+        """Whether a root is inside another writable root, and is therefore opened through that one.
 
-        On its own it would be no wall: whoever works in the other could put a link there.
+        Otherwise it would be no boundary: a program that works in the other could replace it with
+        a link.
         """
         path = os.path.abspath(self._roots[index].path)
         if self.workspace.spelling(os.fsencode(path)) is not None:
@@ -292,7 +295,7 @@ class Wall:
         return directory
 
     def _renew(self, root: Directory) -> bool:
-        """Open a root again if another directory took its place; whether that was so."""
+        """Reopen a root if another directory replaced it. Returns whether that was so."""
         if root.in_place():
             return False
         for index, directory in enumerate(self._directories):
@@ -302,7 +305,7 @@ class Wall:
 
 
 def _resolved(
-    path: str, rest: bytes, root: Directory, relative: str, *, exists: bool
+    path: str, remaining: bytes, root: Directory, relative: str, *, exists: bool
 ) -> ResolvedPath:
     return ResolvedPath(
         given=path,
@@ -310,6 +313,7 @@ def _resolved(
         root=sayable(root.real),
         relative=sayable(relative),
         exists=exists,
-        protected=is_protected(relative) or (path != relative and is_protected(os.fsdecode(rest))),
+        protected=is_protected(relative)
+        or (path != relative and is_protected(os.fsdecode(remaining))),
         writable=root.writable,
     )

@@ -2,9 +2,9 @@
 
     workspace files, ingested documents -> extraction -> index (SQLite FTS5) -> search
 
-The index of a workspace lies in CALLGATE_HOME. It is brought up to date by every search, and what
-it finds is judged again before it is shown. Start with `searching`, then `index`.
+The index of a workspace is in CALLGATE_HOME. Every search updates it, and checks the rules for each
+hit again before it shows it. Start with `searching`, then `index`.
 
-Where the settings name somebody who makes vectors, `meaning` finds what is meant as well:
-`passages` cuts the texts, `vectors` keeps theirs in the same index.
+If the settings name an embedding provider, `meaning` adds semantic search: `vectors` splits
+the texts into passages, and stores their vectors in the same index.
 """

@@ -1,6 +1,8 @@
-"""The index of one workspace: which files were read, and the words in them (SQLite, FTS5).
+"""Index of one workspace: the text of its files, and their words (SQLite, FTS5).
 
-A copy that can be thrown away: one that is damaged, or of another version, is made anew.
+Index of one workspace: the files that were read, and their words (SQLite, FTS5).
+
+The index is a disposable copy: a damaged one, or one of another version, is rebuilt.
 """
 
 from __future__ import annotations
@@ -9,14 +11,155 @@ import contextlib
 import fcntl
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 import apsw
 
 from callgate import ToolExecutionError
-from callgate.packs.files import make_private_directory
+from callgate.packs.files import compile_tokens, make_private_directory, parse_wildcards
+from callgate_catalogue import pdfs
+from callgate_catalogue.web.html import decode, media_type
+from callgate_catalogue.web.markdown import convert, without_unseen
+
+_WITHOUT_TEXT = frozenset(
+    {
+        "png",
+        "jpg",
+        "jpeg",
+        "gif",
+        "webp",
+        "bmp",
+        "ico",
+        "tif",
+        "tiff",
+        "heic",
+        "psd",
+        "mp3",
+        "mp4",
+        "m4a",
+        "wav",
+        "flac",
+        "ogg",
+        "avi",
+        "mov",
+        "mkv",
+        "webm",
+        "zip",
+        "gz",
+        "bz2",
+        "xz",
+        "zst",
+        "7z",
+        "rar",
+        "tar",
+        "jar",
+        "war",
+        "whl",
+        "egg",
+        "so",
+        "dylib",
+        "dll",
+        "exe",
+        "o",
+        "a",
+        "lib",
+        "pyc",
+        "pyo",
+        "class",
+        "wasm",
+        "bin",
+        "dat",
+        "db",
+        "sqlite",
+        "sqlite3",
+        "ttf",
+        "otf",
+        "woff",
+        "woff2",
+        "eot",
+        "pack",
+        "idx",
+        "map",
+        "lock",
+    }
+)
+_SECRET = (
+    ".env",
+    ".env.*",
+    "*.pem",
+    "*.key",
+    "*.p12",
+    "*.pfx",
+    "*.jks",
+    "*.keystore",
+    "*.kdbx",
+    "id_rsa*",
+    "id_dsa*",
+    "id_ecdsa*",
+    "id_ed25519*",
+    ".netrc",
+    ".pgpass",
+    ".npmrc",
+    ".pypirc",
+    "credentials",
+    "credentials.*",
+    "*.tfstate",
+    "*.tfstate.*",
+    "htpasswd",
+    ".htpasswd",
+)
+"""Files whose content is never copied."""
+_ARE_SECRET = [compile_tokens(parse_wildcards(each)) for each in _SECRET]
+_SNIFFED = 8_192
+MOST_CHARACTERS = 5_000_000
+
+
+def is_worth_reading(name: str) -> bool:
+    """Return whether a file of this name may contain text and no secret."""
+    small = name.lower()
+    ending = small.rpartition(".")[2] if "." in small else ""
+    if ending in _WITHOUT_TEXT or small.endswith((".min.js", ".min.css")):
+        return False
+    return not any(matches(small) for matches in _ARE_SECRET)
+
+
+def keeps_lines(name: str) -> bool:
+    """Return whether lines of the text have the numbers of lines in the file."""
+    return not is_pdf(name) and not _is_html(name)
+
+
+def _is_html(name: str) -> bool:
+    return name.lower().endswith((".html", ".htm", ".xhtml"))
+
+
+def is_pdf(name: str, content: bytes = b"") -> bool:
+    return name.lower().endswith(".pdf") or content.startswith(b"%PDF-")
+
+
+def text_of(
+    name: str,
+    content: bytes,
+    mime_type: str = "",
+    should_stop: Callable[[], bool] = lambda: False,
+) -> str | None:
+    """Return the text; None if the file has none or no reader for it is installed."""
+    if is_pdf(name, content):
+        try:
+            return pdfs.read(content, should_stop)
+        except ToolExecutionError:
+            return None
+    if b"\0" in content[:_SNIFFED] and content[:2] not in (b"\xff\xfe", b"\xfe\xff"):
+        return None
+    is_html = _is_html(name) or media_type(mime_type) == "text/html"
+    text, _ = decode(content, mime_type or ("text/html" if is_html else ""))
+    text = text[:MOST_CHARACTERS]
+    if not is_html:
+        return without_unseen(text)
+    page = convert(text, "", should_stop)
+    return f"{page.title}\n\n{page.markdown}".strip()
+
 
 Origin = Literal["workspace", "documents"]
 
@@ -48,22 +191,22 @@ _TERM = re.compile(r'"([^"]*)"|(\S+)')
 _SNIPPET_TOKENS = 30
 _GAP = " … "
 _MARK = "\x02"
-"""Before what was found. No text has it: whoever made it took out what is not seen."""
+"""Precedes each match in a snippet. No text has it: extraction removes invisible characters."""
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uf900-\ufaff\U00020000-\U0003ffff"
 )
-"""Thai, Lao, Burmese, Khmer, kana, Han: written without spaces between words."""
+"""Thai, Lao, Burmese, Khmer, kana, Han: scripts without spaces between words."""
 _IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
 _BORDER = re.compile(rf"(?<=[{_UNSPACED}])(?=\w)|(?<=\w)(?=[{_UNSPACED}])")
 _SPACE = "\u200b"
-"""Of no width, and nothing that a text has."""
+"""Zero-width space. No indexed text has it."""
 _RACY_NS = 2_000_000_000
-"""A file that was read so soon after it changed may have changed again in the same tick."""
+"""A file that was read this soon after a change may have changed again in the same clock tick."""
 
 
 class Known(NamedTuple):
-    """What the index knows of a file."""
+    """Indexed state of a file."""
 
     id: int
     size: int
@@ -84,11 +227,11 @@ class Hit(NamedTuple):
     path: str
     id: int
     match: str
-    """What found it."""
+    """The FTS5 query that found it."""
 
 
 class Passage(NamedTuple):
-    """The part of a text in which the words stand."""
+    """Part of a text that contains the words."""
 
     snippet: str
     line: int | None
@@ -100,7 +243,7 @@ class Index:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """All changes of a block at once, or none."""
+        """Apply all changes of a block in one transaction."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -126,7 +269,7 @@ class Index:
         sha256: bytes,
         text: str | None,
     ) -> None:
-        """The words of a file, in place of what was known of it."""
+        """Index the words of a file, replacing its earlier entry."""
         self.drop(origin, path)
         self._db.execute(
             "INSERT INTO files(origin, path, size, mtime_ns, read_ns, sha256)"
@@ -140,7 +283,7 @@ class Index:
             )
 
     def touch(self, known: Known, status: os.stat_result, read_ns: int) -> None:
-        """It was read again, and says the same."""
+        """Record that a file was read again and is unchanged."""
         self._db.execute(
             "UPDATE files SET size = ?, mtime_ns = ?, read_ns = ? WHERE id = ?",
             (status.st_size, status.st_mtime_ns, read_ns, known.id),
@@ -155,7 +298,7 @@ class Index:
             self._db.execute("DELETE FROM files WHERE id = ?", row)
 
     def search(self, query: str, origins: tuple[Origin, ...], below: str) -> Iterator[Hit]:
-        """The best first: files with all of the words; if there are none, with some of them."""
+        """Yield the best hits first: files with all words, or else files with some of them."""
         for joint in (" AND ", " OR "):
             found = False
             for hit in self._search(joint.join(_terms(query)), origins, below):
@@ -180,7 +323,7 @@ class Index:
             yield Hit(origin, path, id, match)
 
     def body(self, id: int) -> str:
-        """The text of a file, as it was put."""
+        """Return the indexed text of a file."""
         row = self._db.execute("SELECT body FROM texts WHERE rowid = ?", (id,)).fetchone()
         return "" if row is None else str(row[0]).replace(_SPACE, "")
 
@@ -203,14 +346,14 @@ class Index:
 
 
 def _spaced(text: str) -> str:
-    """With each letter of such a script as a word, so that some of them can be found."""
+    """Separate the letters of scripts without spaces, so that parts of a text can be found."""
     if text.isascii() or not _IS_UNSPACED.search(text):
         return text
     return _BORDER.sub(_SPACE, text)
 
 
 def _terms(query: str) -> list[str]:
-    """What a person types as terms of FTS5, none of whose signs count but these."""
+    """Convert a person's query to FTS5 terms. Only quotes and a trailing `*` have a meaning."""
     terms = []
     for phrase, word in _TERM.findall(query):
         bare = (phrase or word.rstrip("*")).replace('"', "").replace("\0", " ")
@@ -221,7 +364,7 @@ def _terms(query: str) -> list[str]:
 
 @contextmanager
 def opened(directory: str) -> Iterator[Index]:
-    """The index in a directory, made if there is none. Raises `ToolExecutionError`."""
+    """Open the index in a directory, and create it if necessary. Raises `ToolExecutionError`."""
     path = os.path.join(directory, "index.db")
     try:
         make_private_directory(directory)
@@ -235,7 +378,7 @@ def opened(directory: str) -> Iterator[Index]:
         with _alone(directory):
             _throw_away(path)
         raise ToolExecutionError(
-            "The index was damaged and will be made anew: search again.", reason="index_unusable"
+            "The index was damaged and will be rebuilt: search again.", reason="index_unusable"
         ) from error
     except apsw.Error as error:
         raise _unusable(error) from error
@@ -245,8 +388,11 @@ def opened(directory: str) -> Iterator[Index]:
 
 @contextmanager
 def _alone(directory: str) -> Iterator[None]:
-    """Nobody else makes or throws away an index meanwhile. SQLite does not see to it: it changes
-    to WAL without waiting, and knows nothing of a file that is taken away under it."""
+    """Hold the exclusive lock for creating or deleting an index.
+
+    SQLite does not provide it: its change to WAL does not wait, and it does not notice that another
+    process deletes the file.
+    """
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -270,15 +416,15 @@ def _throw_away(path: str) -> None:
 
 
 def _ready(path: str) -> apsw.Connection:
-    # One that is there is not opened by us: to close it again would take away the locks that
-    # SQLite has on it in this process, and another one would believe itself alone.
+    # Do not open an existing file here: closing it would release the locks that
+    # SQLite has on it in this process, and another process would assume exclusive access.
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     connection = apsw.Connection(path)
     try:
         connection.set_busy_timeout(_BUSY_MS)
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")  # it can be made anew
+        connection.execute("PRAGMA synchronous = NORMAL")  # it can be rebuilt
         if connection.pragma("user_version") != _VERSION:
             connection.execute(f"BEGIN IMMEDIATE; {_TABLES} COMMIT")
     except BaseException:
@@ -288,5 +434,5 @@ def _ready(path: str) -> apsw.Connection:
 
 
 def _unusable(error: Exception) -> ToolExecutionError:
-    problem = "somebody else is changing it" if isinstance(error, apsw.BusyError) else str(error)
+    problem = "another process is changing it" if isinstance(error, apsw.BusyError) else str(error)
     return ToolExecutionError(f"The index cannot be used: {problem}.", reason="index_unusable")

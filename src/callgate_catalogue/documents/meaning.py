@@ -1,12 +1,12 @@
-"""Semantic search: the passages whose vectors are nearest to that of a query.
+"""Semantic search: find the passages whose vectors are nearest to the query's vector.
 
     query -> embedder -> vector        passages without one -> batches -> embedder -> index
                             |                                                          |
                             +------------------> nearest <-----------------------------+
 
-Loaded where the settings name an embedder. It is somebody else's program: whatever it does, a
-search still finds words, and says in one sentence why it finds nothing else. What was embedded is
-kept, and the next search goes on.
+Loaded only if the settings name an embedder, which is a third-party program. If it fails, a search
+still finds words and reports the reason in one sentence. Embedded passages are stored, and the next
+search continues with the rest.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from typing import NamedTuple
 from callgate import ToolContext, ToolExecutionError
 from callgate.packs.settings import EmbeddingsTable
 from callgate.packs.tools import Embedder, ModelError, ModelErrorKind
-from callgate_catalogue.documents.dependencies import Documents
 from callgate_catalogue.documents.index import Hit, Passage, opened
-from callgate_catalogue.documents.search_request import SearchRequest
+from callgate_catalogue.documents.searching import SearchRequest
 from callgate_catalogue.documents.vectors import Pending, Scope, Vectors, Work, normalised
+from callgate_catalogue.settings import Documents
 
 BATCH = 64
 """Texts in one request."""
 _FIRST_BATCH = 4
-"""Where nobody knows yet how fast the embedder is."""
+"""Size of the first batch, before the speed of the embedder is known."""
 _AT_ONCE = 2
 _QUICK_S, _SLOW_S = 2.0, 5.0
-"""A batch that took less is followed by a larger one, and one that took more by a smaller one."""
+"""A faster batch is followed by a larger one, a slower batch by a smaller one."""
 _OF_A_TEXT = (ModelErrorKind.REQUEST, ModelErrorKind.CONTEXT, ModelErrorKind.OVERLOADED)
-"""A server may say so because it does not take one of the texts."""
+"""Errors that a single rejected text may cause."""
 
 
 class SemanticHits(NamedTuple):
     hits: Sequence[tuple[Hit, Passage]] = ()
     problem: str | None = None
-    """Why nothing, or not everything, was found by its meaning: one sentence."""
+    """The reason for missing or incomplete semantic results: one sentence."""
     embedded: int = 0
-    """Passages that were embedded."""
+    """Number of passages that were embedded."""
     left: bool = False
-    """Whether others are still to be."""
+    """Whether passages without a vector remain."""
     full: bool = False
 
 
@@ -58,7 +58,7 @@ async def find(
             return await _Search(request, table, embedder, context).run(most)
         finally:
             await embedder.close()
-    except (ModelError, ToolExecutionError) as error:  # of the embedder, or of the index
+    except (ModelError, ToolExecutionError) as error:  # an error of the embedder or of the index
         return SemanticHits(problem=str(error))
 
 
@@ -120,7 +120,7 @@ class _Search:
             Vectors(index, self._vectors_name(), self._dimensions).store(embedded)
 
     async def _embed_waiting(self) -> None:
-        """As many as there is time for."""
+        """Embed pending passages until the deadline."""
         if not self._waiting:
             return
         self._tell()
@@ -150,8 +150,11 @@ class _Search:
                 self._batch = max(self._batch // 2, 1)
 
     async def _embed(self, batch: Sequence[Pending]) -> None:
-        """A text that the embedder does not take must not keep out the others: where a batch is
-        refused they are sent one by one, and what is refused then is not sent again."""
+        """Embed and store a batch.
+
+        A rejected text must not block the others: after a rejected batch each text is sent alone,
+        and a text that is rejected alone is not sent again.
+        """
         texts = [self._table.document_prefix + each.text for each in batch]
         try:
             vectors = self._checked(await self._embedder.embed(texts))
@@ -170,7 +173,7 @@ class _Search:
                 refused.append(pending)
             else:
                 await self._keep([pending], vectors)
-        if refused:  # by a server that is well: it still takes the query
+        if refused:  # the server works, because it still accepts the query
             await self._embedder.embed([self._query], retries=0)
             await self._keep(refused, [None] * len(refused))
         return None
@@ -186,7 +189,7 @@ class _Search:
         if any(len(each) != self._dimensions for each in vectors):
             raise ModelError(
                 ModelErrorKind.MALFORMED,
-                "The server's vectors are not as long as that of the query.",
+                "The server's vectors and the query's vector differ in length.",
             )
         return vectors
 

@@ -1,20 +1,20 @@
-"""The vectors of passages in an index, and which of them are nearest to another one.
+"""Vectors of passages in an index, and the search for the nearest ones.
 
     files -> passages (where, SHA-256 of the text, sign of each number) -> vectors
 
-Vectors are kept by the text they are of, so that one which moves or stands in two files is sent
-once; and all are of one embedder and one length: with another one, all are made anew. A passage
-goes with its file, whoever takes that out of the index.
+Vectors are keyed by the text of a passage, so a text that moves or occurs in two files is embedded
+once. All vectors have one embedder and one length; after a change of either, all are recomputed. A
+trigger deletes the passages of a file with the file.
 
-To compare a vector with all others takes Python too long. So their signs are compared first,
-which is one operation for each, and then the numbers of those with the most signs in common.
+Comparing a vector with all others is too slow in Python. The search therefore compares the signs
+first, one operation for each vector, and then the numbers of the vectors with the most equal signs.
 """
 
 from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import hypot
 from operator import mul
 from typing import Any, NamedTuple
@@ -23,10 +23,52 @@ import msgspec
 
 from callgate import ToolCancelled
 from callgate_catalogue.documents.index import Hit, Index, Origin, Passage
-from callgate_catalogue.documents.passages import snippet, split
+
+MOST_BYTES = 1_000
+"""Size of one passage: about 250 tokens; the smallest models accept 256."""
+_SHOWN = 200
+
+
+class Part(NamedTuple):
+    """Location of a passage in a text."""
+
+    start: int
+    stop: int
+    line: int
+
+
+def split(text: str) -> Iterator[Part]:
+    """Yield passages of whole lines, or parts of long lines, and whole paragraphs if possible."""
+    at, start, first, size = 0, 0, 1, 0
+    for line, words in enumerate(text.split("\n"), 1):
+        length = _bytes(words) + 1 if words.strip() else 0
+        if size and (size + length > MOST_BYTES if length else size >= MOST_BYTES // 2):
+            yield Part(start, at, first)
+            size = 0
+        if size == 0:
+            start, first = at, line
+        size += length
+        at += len(words) + 1
+        if size > MOST_BYTES:  # a single line that is too long
+            step = MOST_BYTES if words.isascii() else MOST_BYTES // 4
+            for cut in range(start, at - 1, step):
+                yield Part(cut, min(cut + step, at - 1), line)
+            size = 0
+    if size:
+        yield Part(start, len(text), first)
+
+
+def _bytes(words: str) -> int:
+    return len(words) if words.isascii() else len(words.encode("utf-8", "replace"))
+
+
+def snippet(passage: str) -> str:
+    shown = " ".join(passage[: 4 * _SHOWN].split())
+    return shown if len(shown) <= _SHOWN else shown[:_SHOWN].rstrip() + " …"
+
 
 COMPARED = 4_000
-"""Vectors that are compared number by number."""
+"""Number of vectors that are compared number by number."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS embedder(name TEXT NOT NULL, dimensions INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS split(file INTEGER PRIMARY KEY);
@@ -57,7 +99,7 @@ _AT_ONCE = 200
 
 
 class Pending(NamedTuple):
-    """A passage without a vector."""
+    """Passage without a vector."""
 
     sha256: bytes
     text: str
@@ -66,13 +108,13 @@ class Pending(NamedTuple):
 class Work(NamedTuple):
     pending: list[Pending]
     left: bool
-    """Whether there are others."""
+    """Whether more passages are pending."""
     full: bool
-    """Whether some are left out because there are too many."""
+    """Whether passages are omitted because of `max_passages`."""
 
 
 class Scope(NamedTuple):
-    """Which files are meant."""
+    """Filter for files."""
 
     origins: tuple[Origin, ...]
     below: str
@@ -84,7 +126,7 @@ class Scope(NamedTuple):
 
 
 def normalised(vector: Sequence[float]) -> array[float]:
-    """Of length 1; one of nothing but zeros stays as it is."""
+    """Return the vector scaled to length 1; a zero vector is unchanged."""
     length = hypot(*vector) or 1.0
     return array("f", (each / length for each in vector))
 
@@ -104,7 +146,7 @@ class Vectors:
         self._key = (name, dimensions)
 
     def begin(self) -> None:
-        """Nothing is kept that an other embedder made."""
+        """Delete all vectors of another embedder."""
         with self._index.changing():
             self._db.execute(_TABLES)
             if not self._is_ours():
@@ -115,7 +157,7 @@ class Vectors:
     def work(
         self, scope: Scope, most: int, max_passages: int, should_stop: Callable[[], bool]
     ) -> Work:
-        """The passages that are to be embedded next. Nobody may be sent what may not be read."""
+        """Return the passages to embed next. Only texts that the caller may read are sent."""
         allowed: dict[tuple[Origin, str], bool] = {}
 
         def may_send(origin: Origin, path: str) -> bool:
@@ -139,7 +181,7 @@ class Vectors:
                 some, unsplit = unsplit[:_AT_ONCE], unsplit[_AT_ONCE:]
                 count, full = self._split(some, max_passages, should_stop)
                 total += count
-            pending = self._pending(scope, most, may_send)  # of some, the text is known already
+            pending = self._pending(scope, most, may_send)  # some texts already have a vector
         if not unsplit:
             self._forget()
         left = len(pending) > most or bool(unsplit and not full)
@@ -148,7 +190,7 @@ class Vectors:
     def _split(
         self, files: list[int], most: int, should_stop: Callable[[], bool]
     ) -> tuple[int, bool]:
-        """How many passages came of it, and whether there would have been too many."""
+        """Split files into passages; return their number, and whether the limit was reached."""
         with self._index.changing():
             ((before,),) = self._rows("SELECT count(*) FROM passages")
             count = before
@@ -159,7 +201,7 @@ class Vectors:
                 passages = list(split(text))
                 if count + len(passages) > most:
                     return count - before, True
-                # Somebody else may have split it, or taken it out, meanwhile.
+                # Another process may have split or removed the file.
                 self._db.execute(
                     "INSERT OR IGNORE INTO split SELECT id FROM files WHERE id = ?", (file,)
                 )
@@ -178,7 +220,7 @@ class Vectors:
     def _pending(
         self, scope: Scope, most: int, may_send: Callable[[Origin, str], bool]
     ) -> list[Pending]:
-        """At most one more than asked for."""
+        """Return pending passages, at most one more than `most`."""
         rows = self._db.execute(
             "SELECT passages.sha256, files.id, origin, path, start, stop"  # noqa: S608
             " FROM passages INDEXED BY passages_waiting CROSS JOIN files ON files.id = file"
@@ -198,17 +240,17 @@ class Vectors:
         return [Pending(*each) for each in found.items()]
 
     def _forget(self) -> None:
-        """Vectors of texts that stand nowhere any more."""
+        """Delete vectors of texts that no file contains."""
         unused = "FROM vectors WHERE sha256 NOT IN (SELECT sha256 FROM passages)"
         if self._rows(f"SELECT 1 {unused} LIMIT 1"):
             with self._index.changing():
                 self._db.execute(f"DELETE {unused}")
 
     def store(self, embedded: Sequence[tuple[Pending, Sequence[float] | None]]) -> None:
-        """None: the embedder does not take this text, and is not asked for it again."""
+        """Store vectors. None marks a text that the embedder rejects; it is not sent again."""
         with self._index.changing():
             if not self._is_ours():
-                return  # somebody else has begun with another embedder
+                return  # another process has switched the embedder
             for pending, numbers in embedded:
                 vector = None if numbers is None else normalised(numbers)
                 self._db.execute(
@@ -224,13 +266,13 @@ class Vectors:
     def nearest(
         self, query: array[float], scope: Scope, least: float, most: int
     ) -> list[tuple[Hit, Passage]]:
-        """The best first of what may be shown, each file once, with its nearest passage."""
+        """Return the best visible hits first, each file once with its nearest passage."""
         found: dict[int, tuple[Hit, Passage]] = {}
-        with self._db:  # all that is read is of one moment
+        with self._db:  # one consistent read
             if not self._is_ours():
                 return []
             rows = self._rows(
-                # The plus: to read all of them in order is faster than to look for each.
+                # The plus disables the index: a sequential read is faster than single look-ups.
                 "SELECT vector, id, signs FROM passages WHERE signs IS NOT NULL"  # noqa: S608
                 f" AND +file IN (SELECT id FROM files WHERE {_IN_SCOPE})",
                 *scope.values,
@@ -246,7 +288,7 @@ class Vectors:
     def _compared(
         self, query: array[float], rows: list[tuple[int, int, bytes]]
     ) -> list[tuple[float, int]]:
-        """How near each passage is, or each of those that can be near."""
+        """Return the similarity of each passage, or of the candidates with the most equal signs."""
         if len(rows) > COMPARED:
             wanted, number = int.from_bytes(signs_of(query), "big"), int.from_bytes
             differing = [(number(signs, "big") ^ wanted).bit_count() for _, _, signs in rows]

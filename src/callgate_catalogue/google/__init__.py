@@ -2,6 +2,6 @@
 
     catalogue (a table: name, schema, effect, function) -> tool -> gmail, drive, ... -> requests
 
-Having them registered costs a table: what makes requests is loaded with the first call. Start
-with `catalogue`, then `requests`. `oauth` logs in; `accounts` knows who is logged in.
+Registration loads only a table; the request code is loaded with the first call. Start with
+`catalogue`, then `requests`. `oauth` logs in; `accounts` stores the accounts and their tokens.
 """

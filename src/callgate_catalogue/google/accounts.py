@@ -1,8 +1,8 @@
-"""The Google accounts of a home: who is logged in, with what leave, and tokens that are good.
+"""Google accounts of a home: logins, scopes and valid tokens.
 
-    google.json (0600): the usual account, and of each its client, scopes and tokens
+    google.json (0600): the default account; client, scopes and tokens of each account
 
-Light to import: what talks to Google is loaded when a token has run out.
+Light to import: the request code is loaded when a token has expired.
 """
 
 from __future__ import annotations
@@ -18,17 +18,60 @@ import msgspec
 
 from callgate import ToolError, ToolExecutionError, ToolPermissionDenied
 from callgate.packs.files import TokenFile, off_loop_surely
-from callgate.packs.settings import GoogleTable
-from callgate_catalogue.google.credentials import Granted, full_scope, login_command, not_allowed
+from callgate_catalogue.settings import GoogleTable
 
-if TYPE_CHECKING:  # loaded where someone logs in, or a token has run out
+if TYPE_CHECKING:
     from callgate_catalogue.google.oauth import Client, Endpoints, Tokens
 
+
+SCOPE = "https://www.googleapis.com/auth/"
+"""Prefix of scope names on the wire; elsewhere the names are short."""
+
+
+def short(scope: str) -> str:
+    return scope.removeprefix(SCOPE)
+
+
+def full_scope(scope: str) -> str:
+    """Return the scope's name on the wire; `openid` and `email` have no other name."""
+    return scope if "/" in scope or scope in ("openid", "email") else SCOPE + scope
+
+
+class Granted:
+    """Access token of an account."""
+
+    __slots__ = ("account", "token")
+
+    def __init__(self, account: str, token: str) -> None:
+        self.account, self.token = account, token
+
+    def __repr__(self) -> str:
+        return f"Granted({self.account!r})"
+
+
+def login_command(account: str | None = None, scope: str | None = None) -> str:
+    """Return the command that logs in or extends the permissions."""
+    words = ["callgate auth google login"]
+    words += [] if account is None else [f"--account {account}"]
+    words += [] if scope is None else [f"--scope {short(scope)}"]
+    return " ".join(words)
+
+
+def not_allowed(account: str, scope: str) -> ToolError:
+    """Return the error for a scope that the person has not granted."""
+    return ToolExecutionError(
+        f"The Google account {account} has not allowed {short(scope)} yet; run: "
+        + login_command(account, scope),
+        reason="google_scope",
+        details={"status": 403},
+    )
+
+
 USUAL = "default"
-"""What an account is called that was given no name."""
+"""Name of an account that was added without a name."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 _MARGIN_S = 60.0
-"""A token that runs out sooner is not sent any more."""
+"""Minimum remaining lifetime of a token that is sent."""
 _NOBODY = f"no Google account is logged in; run: {login_command()}"
 
 
@@ -47,21 +90,23 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file says."""
+    """Content of the file."""
 
     usual: str | None = None
     accounts: dict[str, Account] = {}
 
 
 def check_name(name: str) -> str:
-    """`ValueError` where no account can be called so."""
+    """Return a valid account name. Raises `ValueError` for an invalid one."""
     if not _NAME.match(name):
-        raise ValueError(f"{name!r} is no name of an account: a-z, 0-9, '.', '_', '-', at most 64")
+        raise ValueError(
+            f"{name!r} is not a valid account name: use at most 64 of a-z, 0-9, '.', '_', '-'"
+        )
     return name
 
 
 def endpoints(table: GoogleTable) -> Endpoints:
-    """Where people log in, and where tokens come from."""
+    """Return the endpoints for logins and tokens."""
     urls = {
         "auth": table.auth_endpoint,
         "token": table.token_endpoint,
@@ -83,8 +128,10 @@ class GoogleAccounts:
         self._renewing: dict[str, asyncio.Lock] = {}
 
     def known(self) -> Known:
-        """Read again only where something has changed. Raises a `ToolError` where others could
-        have read it, or it cannot be decrypted."""
+        """Return the content of the file, which is read again only after a change.
+
+        Raises a `ToolError` if other users could have read the file, or decryption fails.
+        """
         try:
             mark = self._file.mark()
             if self._seen[0] != mark:
@@ -98,11 +145,11 @@ class GoogleAccounts:
         try:
             return msgspec.convert(document, Known)
         except msgspec.ValidationError:
-            message = f"{self._path} is not what callgate auth google writes"
+            message = f"{self._path} was not written by callgate auth google"
             raise ToolExecutionError(message, reason="google_login") from None
 
     def usual(self) -> str | None:
-        """The account that is meant where none is named."""
+        """Return the account for calls without an account name."""
         return self._table.account or self.known().usual
 
     def why_not(self, *, writes: bool) -> str | None:
@@ -113,15 +160,14 @@ class GoogleAccounts:
         if not accounts:
             return _NOBODY
         if writes and all(each.read_only for each in accounts.values()):
-            return f"the Google account is for reading only; run: {login_command()} SERVICE"
+            return f"the Google account is read-only; run: {login_command()} SERVICE"
         return None
 
     async def token(self, account: str | None, scopes: Collection[str], *, writes: bool) -> Granted:
         name, found = self._find(account)
         if writes and found.read_only:
             raise ToolPermissionDenied(
-                f"The Google account {name} is for reading only; run: {login_command(name)}"
-                " SERVICE",
+                f"The Google account {name} is read-only; run: {login_command(name)} SERVICE",
                 reason="google_read_only",
             )
         if not {full_scope(each) for each in scopes} & set(found.scopes):
@@ -131,7 +177,7 @@ class GoogleAccounts:
         return await self.renewed(Granted(name, found.access_token))
 
     async def renewed(self, refused: Granted) -> Granted:
-        """Of several who need one, the first asks for it."""
+        """Renew a token. Concurrent callers share one refresh."""
         name = refused.account
         async with self._renewing.setdefault(name, asyncio.Lock()):
             _, found = self._find(name)
@@ -171,7 +217,7 @@ class GoogleAccounts:
 
         def change(now: Known) -> Known:
             current = now.accounts.get(name)
-            # Whoever logged in or out meanwhile has the last word.
+            # A concurrent login or logout takes precedence.
             if current is None or current.refresh_token != account.refresh_token:
                 return now
             return Known(usual=now.usual, accounts={**now.accounts, name: renewed})
@@ -180,7 +226,7 @@ class GoogleAccounts:
         return renewed
 
     def put(self, name: str, tokens: Tokens, client: Client, *, read_only: bool) -> None:
-        """Keep what a login brought. The first account is the usual one."""
+        """Store the tokens of a login. The first account becomes the default."""
         account = _account(tokens, client, read_only=read_only)
         self._update(
             lambda now: Known(usual=now.usual or name, accounts={**now.accounts, name: account})
@@ -195,7 +241,7 @@ class GoogleAccounts:
         self._update(change)
 
     def _update(self, change: Callable[[Known], Known]) -> None:
-        """`change` may be called again, with what another process has written meanwhile."""
+        """Apply `change`, again with the new content if another process wrote the file."""
 
         def changed(document: dict[str, Any]) -> dict[str, Any]:
             after: dict[str, Any] = msgspec.to_builtins(change(self._converted(document)))

@@ -1,20 +1,88 @@
-"""Calendars and their events."""
+"""Calendar events, tasks and task lists."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from callgate import ToolOutput, ToolValidationError
-from callgate_catalogue.google.moments import check_order, event_time, instant, is_day, needs_zone
-from callgate_catalogue.google.outputs import given, listed, one_line, text_output
+from callgate_catalogue.google.outputs import given, in_lines, listed, one_line, text_output
 from callgate_catalogue.google.requests import Call, Google, path
 from callgate_catalogue.web.markdown import convert
 
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}\Z")
+
+
+def is_day(text: str) -> bool:
+    return _DAY.match(text) is not None
+
+
+def needs_zone(name: str, text: str) -> bool:
+    """Return whether the text is a time without a zone."""
+    return not is_day(text) and _read(name, text).tzinfo is None
+
+
+def event_time(name: str, text: str, zone: str | None) -> dict[str, Any]:
+    """Return the start or end of an event. A time without a zone is in `zone`."""
+    if is_day(text):
+        _read(name, text)
+        # A PATCH preserves unnamed fields: clear them to turn a timed event into a whole day.
+        return {"date": text, "dateTime": None, "timeZone": None}
+    moment = _read(name, text)
+    fields = {"dateTime": moment.isoformat(), "date": None}
+    return fields if zone is None else {**fields, "timeZone": zone}
+
+
+def instant(name: str, text: str, zone: str | None) -> str:
+    """Return an unambiguous moment; a day means its beginning."""
+    moment = _read(name, text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=_zone(zone or "UTC"))
+    return moment.isoformat()
+
+
+def check_order(start: str, end: str) -> None:
+    """Raise `ToolValidationError` if an event would end before it begins."""
+    if is_day(start) != is_day(end):
+        raise ToolValidationError("start and end: both are times, or both are days.")
+    first, last = _read("start", start), _read("end", end)
+    if (first.tzinfo is None) == (last.tzinfo is None) and not first < last:
+        hint = " The end of whole days is the day after the last." if is_day(start) else ""
+        raise ToolValidationError(f"end: it must be after the start.{hint}")
+
+
+def due_day(text: str) -> str:
+    """Return a day in the format of Google Tasks, which has no times."""
+    return f"{_read('due', text[:10]).date().isoformat()}T00:00:00.000Z"
+
+
+def _read(name: str, text: str) -> datetime:
+    try:
+        if is_day(text):
+            day = date.fromisoformat(text)
+            return datetime(day.year, day.month, day.day)
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise ToolValidationError(
+            f"{name}: {text!r} is not a time; use 2026-01-31T12:00:00+01:00 or 2026-01-31."
+        ) from None
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise ToolValidationError(
+            f"timeZone: {name!r} is unknown; use a name such as Europe/Berlin."
+        ) from None
+
+
 _LONGEST_HTML = 8_192
 _LONGEST_ABOUT = 500
-"""Characters of a description, in a list."""
+"""Characters of a description in a list."""
 
 
 async def list_calendars(call: Call) -> ToolOutput:
@@ -65,7 +133,7 @@ def _line(event: Mapping[str, Any]) -> str:
 
 
 def _about(event: Mapping[str, Any]) -> str:
-    """The beginning of a description, which Google keeps as HTML."""
+    """Return the beginning of a description, which Google stores as HTML."""
     markdown = convert(str(event.get("description") or "")[:_LONGEST_HTML], "").markdown
     shown = one_line(markdown)
     more = " ..." if len(shown) > _LONGEST_ABOUT else ""
@@ -79,7 +147,7 @@ def _when(moment: Any) -> str:
 
 
 async def _zone_of(google: Google, events: str) -> str:
-    """In which a calendar counts."""
+    """Return the time zone of a calendar."""
     found = await google.get("calendar", events, {"maxResults": 1, "fields": "timeZone"})
     return str(found.get("timeZone") or "UTC")
 
@@ -110,7 +178,7 @@ async def update_event(call: Call) -> ToolOutput:
 
 
 async def _event(call: Call, template: str, **ids: str) -> tuple[str, dict[str, Any]]:
-    """Where it is, and what it is to say."""
+    """Return the location and content of an event."""
     input = call.input
     times, zone = given(input, "start", "end"), input.get("timeZone")
     if len(times) == 2:
@@ -139,3 +207,75 @@ async def delete_event(call: Call) -> ToolOutput:
 def _event_output(done: str, event: Mapping[str, Any]) -> ToolOutput:
     link = f"\n{event['htmlLink']}" if event.get("htmlLink") else ""
     return text_output(f"{done}: {_line(event)}{link}", event)
+
+
+async def list_tasks(call: Call) -> ToolOutput:
+    input = call.input
+    where = path("/lists/{list}/tasks", list=input["taskListId"])
+    done = input["showCompleted"]
+    params = {"showCompleted": done, "showHidden": done or None}
+    page = await call.google.pages(
+        "tasks", where, params, "items", input["maxResults"], "maxResults", 100
+    )
+    lists = await call.google.pages(
+        "tasks", "/users/@me/lists", {}, "items", 1000, "maxResults", 1000
+    )
+    value = {
+        "tasks": page.items,
+        "taskLists": [given(each, "id", "title") for each in lists.items],
+    }
+    shown = in_lines(map(_task_line, page.items), "There are no tasks", page.more)
+    named = "\n".join(f"  {each['id']}  {one_line(each.get('title', ''))}" for each in lists.items)
+    return text_output(f"{shown}\n\nLists:\n{named}", value, metadata={"more": page.more})
+
+
+def _task_line(task: Mapping[str, Any]) -> str:
+    mark = "x" if task.get("status") == "completed" else " "
+    due = f"  due {task['due'][:10]}" if task.get("due") else ""
+    notes = f"\n      {one_line(task['notes'])}" if task.get("notes") else ""
+    return f"[{mark}] {task['id']}  {one_line(task.get('title', ''))}{due}{notes}"
+
+
+def _where(input: Mapping[str, Any]) -> str:
+    return path("/lists/{list}/tasks/{task}", list=input["taskListId"], task=input["taskId"])
+
+
+async def get_task(call: Call) -> ToolOutput:
+    task = await call.google.get("tasks", _where(call.input))
+    notes = f"\n\n{task['notes']}" if task.get("notes") else ""
+    return text_output(_task_line({**task, "notes": ""}) + notes, task)
+
+
+async def create_task(call: Call) -> ToolOutput:
+    where = path("/lists/{list}/tasks", list=call.input["taskListId"])
+    task = await call.google.send("POST", "tasks", where, _task_fields(call.input))
+    return text_output(f"Created: {_task_line(task)}", task)
+
+
+async def update_task(call: Call) -> ToolOutput:
+    fields = _task_fields({**call.input.get("updates", {}), **call.input})
+    if not fields:
+        raise ToolValidationError(
+            "Nothing would change: one of title, notes, due and status is needed."
+        )
+    if fields.get("status") == "needsAction":
+        fields["completed"] = None
+    task = await call.google.send("PATCH", "tasks", _where(call.input), fields)
+    return text_output(f"Updated: {_task_line(task)}", task)
+
+
+def _task_fields(input: Mapping[str, Any]) -> dict[str, Any]:
+    fields = given(input, "title", "notes", "status")
+    return {**fields, "due": due_day(input["due"])} if "due" in input else fields
+
+
+async def complete_task(call: Call) -> ToolOutput:
+    done = {"status": "completed"}
+    task = await call.google.send("PATCH", "tasks", _where(call.input), done)
+    return text_output(f"Done: {_task_line(task)}", task)
+
+
+async def delete_task(call: Call) -> ToolOutput:
+    task_id = call.input["taskId"]
+    await call.google.send("DELETE", "tasks", _where(call.input))
+    return text_output(f"Deleted the task {task_id}", {"id": task_id})

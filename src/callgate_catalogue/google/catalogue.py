@@ -1,7 +1,7 @@
-"""Which Google tools there are: a table. Light to import; nothing here makes a request.
+"""Table of the Google tools. Light to import; nothing here makes a request.
 
-Each row names its function, as `module.function` of this package. The scopes of a row are those
-of which one is enough, the smallest first: it is the one a person is asked for.
+Each row names its function as `module.function` of this package. Any one of the scopes of a row is
+sufficient; a login requests the first, which is the smallest.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SERVICES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "sheets": (("spreadsheets.readonly",), ("spreadsheets",)),
     "tasks": (("tasks.readonly",), ("tasks",)),
 }
-"""What each service's tools need: those that read, and all of them."""
+"""Scopes of each service: for the read-only tools, and for all tools."""
 
 
 class Spec(NamedTuple):
@@ -62,7 +62,7 @@ class Spec(NamedTuple):
 
     @property
     def writes(self) -> bool:
-        """Whether it changes something at Google."""
+        """Whether the tool changes something at Google."""
         return Capability.MUTATES_EXTERNAL in self.definition.capabilities
 
 
@@ -105,8 +105,8 @@ _LIST = _id("Its id; @default is the usual list.") | {"default": "@default"}
 _MOMENT = (
     "2026-01-31T12:00:00+01:00; or 2026-01-31T12:00:00 in timeZone; or 2026-01-31 for whole days"
 )
-_ZONE = _id("Such as Europe/Berlin; default: that of the calendar.")
-_RANGE = _id("In A1 notation, such as Sheet1!A1:C10.")
+_ZONE = _id("Such as Europe/Berlin; default: the calendar's zone.")
+_RANGE = _id("Cells in A1 notation, such as Sheet1!A1:C10.")
 _CELL: Schema = {"type": ["string", "number", "boolean", "null"]}
 _VALUES: Schema = {
     "type": "array",
@@ -120,13 +120,15 @@ _INPUT_OPTION = _text(
     default="USER_ENTERED",
 )
 _RENDER_OPTION = _text(
-    "FORMATTED_VALUE as it is shown; UNFORMATTED_VALUE as numbers; FORMULA as it was typed.",
+    "FORMATTED_VALUE as displayed; UNFORMATTED_VALUE as numbers; FORMULA as typed.",
     enum=["FORMATTED_VALUE", "UNFORMATTED_VALUE", "FORMULA"],
     default="FORMATTED_VALUE",
 )
 _PATH = _id("In the workspace.")
 _ATTENDEES = _texts("Mail addresses.")
-_UPDATES = _text("Who is told by mail.", enum=["all", "externalOnly", "none"], default="none")
+_UPDATES = _text(
+    "Recipients of a notification by mail.", enum=["all", "externalOnly", "none"], default="none"
+)
 _DUE = _text("A day, such as 2026-01-31.", minLength=1)
 _MIME = _text("Default: text/plain, or by the name of the file.", minLength=3)
 
@@ -134,7 +136,7 @@ _DESTINATIONS = frozenset(
     {"to", "cc", "bcc", "attendees", "fileId", "folderId", "documentId", "spreadsheetId"}
     | {"eventId", "calendarId", "taskListId", "taskId"}
 )
-"""Parameters that say whom a change reaches, or what it changes."""
+"""Parameters that name the recipients or the target of a change."""
 
 
 def _row(
@@ -178,7 +180,7 @@ def _row(
 
 
 def _function(name: str) -> Callable[..., Any]:
-    """From `module.function` of this package."""
+    """Import the function from `module.function` of this package."""
     module, _, function = name.partition(".")
     found: Callable[..., Any] = getattr(_module(module), function)
     return found
@@ -202,14 +204,6 @@ def _module(name: str) -> ModuleType:
             from callgate_catalogue.google import gmail  # lazy: with the first call  # noqa: PLC0415
 
             return gmail
-        case "sheets":
-            from callgate_catalogue.google import sheets  # lazy: with the first call  # noqa: PLC0415
-
-            return sheets
-        case "tasks":
-            from callgate_catalogue.google import tasks  # lazy: with the first call  # noqa: PLC0415
-
-            return tasks
     raise ValueError(name)
 
 
@@ -228,17 +222,17 @@ def _gmail() -> Iterator[Spec]:
     )
     yield _row(
         "gmail_read",
-        "Read a mail: its headers, its text, and which files are attached.",
+        "Read a mail: its headers, its text, and its attachments.",
         READ,
         "fetch",
         "gmail.read_message",
         _MAIL,
-        {"messageId": _id("As gmail_list and gmail_search give it.")},
+        {"messageId": _id("Id from gmail_list or gmail_search.")},
         "messageId",
     )
     yield _row(
         "gmail_save_attachment",
-        "Save a file that is attached to a mail into the workspace.",
+        "Save an attachment of a mail in the workspace.",
         SAVE,
         "fetch",
         "gmail.save_attachment",
@@ -266,7 +260,7 @@ def _gmail() -> Iterator[Spec]:
             "body": _text("The text."),
             "cc": _people("Addresses."),
             "bcc": _people("Addresses."),
-            "html": _text("The same as HTML, for those who prefer it."),
+            "html": _text("The same as HTML, for readers that prefer it."),
             "attachments": _texts("Files of the workspace."),
             "replyToMessageId": _id("The mail that this one answers, in its thread."),
         },
@@ -364,7 +358,7 @@ def _drive() -> Iterator[Spec]:
     )
     yield _row(
         "drive_delete",
-        "Move a file of Google Drive to the trash, or delete it for good.",
+        "Move a file of Google Drive to the trash, or delete it permanently.",
         DESTROY,
         "delete",
         "drive.delete_file",
@@ -374,7 +368,7 @@ def _drive() -> Iterator[Spec]:
             "permanent": {
                 "type": "boolean",
                 "default": False,
-                "description": "Delete it for good: nothing brings it back.",
+                "description": "Delete it permanently: it cannot be restored.",
             },
         },
         "fileId",
@@ -411,7 +405,7 @@ def _calendar() -> Iterator[Spec]:
     )
     yield _row(
         "calendar_events",
-        "List events in order of time; without timeMin those from now on.",
+        "List events in order of time; without timeMin and timeMax from now on.",
         READ,
         "fetch",
         "calendar.list_events",
@@ -444,7 +438,7 @@ def _calendar() -> Iterator[Spec]:
     )
     yield _row(
         "calendar_update",
-        "Change some of what an event says; the rest stays.",
+        "Change fields of an event; the others stay.",
         CHANGE,
         "edit",
         "calendar.update_event",
@@ -538,17 +532,17 @@ def _sheets() -> Iterator[Spec]:
         "Read cells of a spreadsheet; without a range, which sheets it has.",
         READ,
         "fetch",
-        "sheets.read_values",
+        "docs.read_values",
         _SHEETS,
         read,
         "spreadsheetId",
     )
     yield _row(
         "sheets_write",
-        "Write cells of a spreadsheet, over what is there.",
+        "Write cells of a spreadsheet, replacing their values.",
         CHANGE,
         "edit",
-        "sheets.write_values",
+        "docs.write_values",
         _SHEET,
         written,
         "spreadsheetId",
@@ -560,7 +554,7 @@ def _sheets() -> Iterator[Spec]:
         "Add rows below the table in a spreadsheet.",
         CHANGE,
         "edit",
-        "sheets.append_values",
+        "docs.append_values",
         _SHEET,
         written,
         "spreadsheetId",
@@ -572,7 +566,7 @@ def _sheets() -> Iterator[Spec]:
         "Create a spreadsheet.",
         CHANGE,
         "other",
-        "sheets.create_spreadsheet",
+        "docs.create_spreadsheet",
         _SHEET,
         {"title": _id()},
         "title",
@@ -582,7 +576,7 @@ def _sheets() -> Iterator[Spec]:
         "Empty cells of a spreadsheet; their format stays.",
         DESTROY,
         "delete",
-        "sheets.clear_values",
+        "docs.clear_values",
         _SHEET,
         sheet,
         "spreadsheetId",
@@ -599,7 +593,7 @@ def _tasks() -> Iterator[Spec]:
         "List the tasks of a list, and which lists there are.",
         READ,
         "fetch",
-        "tasks.list_tasks",
+        "calendar.list_tasks",
         _TASKS,
         {
             "taskListId": _LIST,
@@ -608,24 +602,24 @@ def _tasks() -> Iterator[Spec]:
         },
     )
     yield _row(
-        "tasks_get", "Read one task.", READ, "fetch", "tasks.get_task", _TASKS, one, "taskId"
+        "tasks_get", "Read one task.", READ, "fetch", "calendar.get_task", _TASKS, one, "taskId"
     )
     yield _row(
         "tasks_create",
         "Create a task.",
         CHANGE,
         "other",
-        "tasks.create_task",
+        "calendar.create_task",
         _TASK,
         {"taskListId": _LIST, **fields},
         "title",
     )
     yield _row(
         "tasks_update",
-        "Change some of what a task says; the rest stays.",
+        "Change fields of a task; the others stay.",
         CHANGE,
         "edit",
-        "tasks.update_task",
+        "calendar.update_task",
         _TASK,
         {
             **one,
@@ -644,7 +638,7 @@ def _tasks() -> Iterator[Spec]:
         "Mark a task as done.",
         CHANGE,
         "edit",
-        "tasks.complete_task",
+        "calendar.complete_task",
         _TASK,
         one,
         "taskId",
@@ -654,7 +648,7 @@ def _tasks() -> Iterator[Spec]:
         "Delete a task.",
         DESTROY,
         "delete",
-        "tasks.delete_task",
+        "calendar.delete_task",
         _TASK,
         one,
         "taskId",

@@ -1,5 +1,6 @@
-"""`callgate auth google`: log in to Google accounts, see which are, and log out. No command
-prints a token or takes one as a word."""
+"""`callgate auth google`: log in to Google accounts, list them, and log out.
+
+No command prints a token or accepts one as an argument."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from contextlib import contextmanager
 from callgate import ToolError, ToolErrorClass
 from callgate.packs.commands import CliError
 from callgate.packs.files import make_private_directory
-from callgate.packs.settings import GoogleTable
 from callgate.packs.terminal import (
     OK,
     SettingsError,
     open_in_browser,
+    print_field,
     print_json,
     read_settings,
     refuse_within_a_call,
@@ -24,12 +25,21 @@ from callgate.packs.terminal import (
     visible,
 )
 from callgate_catalogue.google import oauth
-from callgate_catalogue.google.accounts import USUAL, Account, GoogleAccounts, check_name, endpoints
+from callgate_catalogue.google.accounts import (
+    SCOPE,
+    USUAL,
+    Account,
+    GoogleAccounts,
+    check_name,
+    endpoints,
+    full_scope,
+    short,
+)
 from callgate_catalogue.google.catalogue import SERVICES
-from callgate_catalogue.google.credentials import SCOPE, full_scope, short
+from callgate_catalogue.settings import GoogleTable
 
 _IDENTITY_SCOPES = ("openid", "email")
-"""So that we can say whose account it is."""
+"""Scopes that reveal the address of the account."""
 _LARGEST_FILE = 64 * 1024
 _NO_CLIENT = """\
 Google's console gives out a client file: make a project, enable the APIs, then Credentials,
@@ -37,7 +47,7 @@ Create credentials, OAuth client ID, Desktop app, Download JSON. See docs/use/go
 
 
 def google(options: Namespace) -> int:
-    """The first word says what to do."""
+    """Run the subcommand that the first word names."""
     action, *words = options.words or [""]
     if action == "login":
         return _login(options, words)
@@ -79,7 +89,7 @@ def _login(options: Namespace, services: list[str]) -> int:
     identity = f" as {visible(tokens.email)}" if tokens.email else ""
     say(f"The account {name} is logged in{identity}.")
     for scope in missing:
-        say(f"callgate: {scope} was not allowed; tools that need it will say so")
+        say(f"callgate: {scope} was not granted; tools that need it will report it")
     say("Try next:\n  callgate tools\n  callgate call gmail_list")
     return OK
 
@@ -87,13 +97,13 @@ def _login(options: Namespace, services: list[str]) -> int:
 def _client(
     file: str | None, home: str, table: GoogleTable, before: Account | None
 ) -> oauth.Client:
-    """From the file that is named, from the settings, or that of a login before."""
+    """Return the client from the named file, the settings, or an earlier login."""
     if file is None and table.client_file is not None:
         file = os.path.join(home, os.path.expanduser(table.client_file))
     if file is None:
         if before is None:
             raise CliError(
-                "which client is it? callgate auth google login --client-file FILE",
+                "the client file is missing: callgate auth google login --client-file FILE",
                 hint=_NO_CLIENT,
                 reason="no_client",
             )
@@ -107,7 +117,7 @@ def _client(
 
 
 def _scopes(services: list[str], options: Namespace, known: Account | None) -> list[str]:
-    """What to ask for, beside what was allowed already; without a word all services."""
+    """Return the scopes to request besides the granted ones; all services without arguments."""
     unknown = [each for each in services if each not in SERVICES]
     if unknown:
         raise CliError(
@@ -122,7 +132,7 @@ def _scopes(services: list[str], options: Namespace, known: Account | None) -> l
 
 def _show(options: Namespace) -> oauth.Show:
     def show(address: str) -> None:
-        say(f"Log in here, and allow what you want to allow:\n\n{address}\n")
+        say(f"Log in here, and grant the permissions that you want:\n\n{address}\n")
         if not options.no_open and not open_in_browser(address):
             say("callgate: no browser could be opened; open the address in one on this machine")
 
@@ -131,7 +141,7 @@ def _show(options: Namespace) -> oauth.Show:
 
 def _status(options: Namespace) -> int:
     with _explained():
-        _, _, accounts = _opened()
+        accounts = GoogleAccounts(*read_settings("google"))  # read-only: creates no directory
         usual, known = accounts.usual(), accounts.known().accounts
     rows = [
         {
@@ -147,7 +157,7 @@ def _status(options: Namespace) -> int:
         print_json(rows)
         return OK
     if not rows:
-        say("No Google account is logged in; callgate auth google login does it.")
+        say("No Google account is logged in. Run: callgate auth google login")
     for row in rows:
         marks = [
             mark
@@ -155,8 +165,8 @@ def _status(options: Namespace) -> int:
             if row[key]
         ]
         suffix = f" ({', '.join(marks)})" if marks else ""
-        print(f"{row['account']}  {visible(str(row['email']))}{suffix}")
-        print(f"  {visible(' '.join(_shorts(known[str(row['account'])].scopes)))}")
+        print_field(f"{row['account']}  ", f"{row['email']}{suffix}")
+        print_field("  ", " ".join(_shorts(known[str(row["account"])].scopes)))
     return OK
 
 
@@ -181,12 +191,12 @@ def _logout(options: Namespace) -> int:
         return OK
     say(f"The account {name} is logged out.")
     if not revoked:
-        say("hint: https://myaccount.google.com/permissions takes the leave back at Google.")
+        say("hint: https://myaccount.google.com/permissions revokes the permission at Google.")
     return OK
 
 
 def _shorts(scopes: tuple[str, ...]) -> list[str]:
-    """Those that tools ask for."""
+    """Return the scopes that tools request."""
     return sorted(short(each) for each in scopes if each.startswith(SCOPE))
 
 
@@ -198,7 +208,7 @@ def _opened() -> tuple[str, GoogleTable, GoogleAccounts]:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Problems with settings, accounts and Google, in a command's words."""
+    """Report problems with settings, accounts and Google as errors of the command."""
     try:
         yield
     except ToolError as error:

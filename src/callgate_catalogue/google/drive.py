@@ -13,7 +13,7 @@ from callgate import ImageBlock, ImageSource, ToolExecutionError, ToolOutput, To
 from callgate.packs.files import off_loop
 from callgate.packs.tools import Environment
 from callgate_catalogue import pdfs
-from callgate_catalogue.google.media_types import UNKNOWN, guessed
+from callgate_catalogue.google.mime import UNKNOWN, guessed
 from callgate_catalogue.google.outputs import given, listed, one_line, text_output
 from callgate_catalogue.google.requests import MAX_DOWNLOAD, Answer, Call, Google, path
 
@@ -59,7 +59,7 @@ async def search_files(call: Call) -> ToolOutput:
 
 
 def _literal(text: str) -> str:
-    """As a query of Drive has it: nothing in it ends it."""
+    """Quote a text for a Drive query, so that it cannot end the literal."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
@@ -68,7 +68,7 @@ async def _listed(call: Call, query: str, nothing: str) -> ToolOutput:
     params = {
         "q": query,
         "fields": f"files({FIELDS}),nextPageToken",
-        # A search of texts comes in an order of its own.
+        # A full-text search has its own order.
         "orderBy": None if "fullText" in query else "modifiedTime desc",
         "includeItemsFromAllDrives": True,
         **_ALL_DRIVES,
@@ -92,7 +92,7 @@ def _kind(file: Mapping[str, Any]) -> str:
 
 
 async def _about(google: Google, file_id: str) -> dict[str, Any]:
-    """What is known of a file; of a link, of what it leads to."""
+    """Return the metadata of a file, or of a link's target."""
     for _ in range(2):
         file: dict[str, Any] = await google.get(
             "drive",
@@ -102,11 +102,11 @@ async def _about(google: Google, file_id: str) -> dict[str, Any]:
         if file.get("mimeType") != _SHORTCUT:
             return file
         file_id = (file.get("shortcutDetails") or {}).get("targetId") or file_id
-    raise ToolExecutionError("The file is a link that leads nowhere.", reason="no_content")
+    raise ToolExecutionError("The shortcut has no reachable target.", reason="no_content")
 
 
 async def _fetched(google: Google, file: Mapping[str, Any], kind: str | None = None) -> Answer:
-    """The content; of Google's own documents as something that others can read."""
+    """Return the content; documents of Google are exported to a common format."""
     media_type, where = str(file.get("mimeType", "")), path("/files/{id}", id=file["id"])
     if not media_type.startswith(_NATIVE):
         return await google.ask(
@@ -146,7 +146,7 @@ async def read_file(call: Call) -> ToolOutput:
 
 
 def _text(answer: Answer, kind: str) -> str | None:
-    """None where it is no text."""
+    """Decode a text; None if the content is not text."""
     if b"\0" in answer.body[:8192] and not answer.body.startswith((b"\xff\xfe", b"\xfe\xff")):
         return None
     charset = answer.content_type.lower().partition("charset=")[2].strip(" \"'").partition(";")[0]
@@ -208,7 +208,7 @@ async def update_file(call: Call) -> ToolOutput:
     if metadata:
         changed = await call.google.send("PATCH", "drive", where, metadata, params)
     if content is not None:
-        # A new content brings its type along, so that of before has to be said.
+        # New content has its own type, so state the existing one.
         kind = input.get("mimeType") or changed.get("mimeType")
         if kind is None:
             kind = (await call.google.get("drive", where, params)).get("mimeType") or UNKNOWN
@@ -225,7 +225,7 @@ def _link(file: Mapping[str, Any]) -> str:
 
 
 def _content(call: Call) -> bytes | None:
-    """What a file is to hold; None where nothing is said of it."""
+    """Return the new content of a file; None if the call has none."""
     input = call.input
     if "content" in input and "path" in input:
         raise ToolValidationError("content and path: only one of them can be the file's content.")
@@ -242,7 +242,7 @@ def _content(call: Call) -> bytes | None:
 
 
 def _sent_as(input: Mapping[str, Any], media_type: str) -> str:
-    """The type of the bytes: Google makes its own documents of others."""
+    """Return the media type of the bytes; Google converts other types to its documents."""
     if not media_type.startswith(_NATIVE):
         return media_type
     if "path" in input:
@@ -251,7 +251,7 @@ def _sent_as(input: Mapping[str, Any], media_type: str) -> str:
 
 
 def _is_media_type(text: str) -> bool:
-    """One line, too: it becomes a header."""
+    """Whether a text is a media type on one line, because it becomes a header."""
     return text.isascii() and text.isprintable() and "/" in text and len(text) < 256
 
 
@@ -272,7 +272,7 @@ async def delete_file(call: Call) -> ToolOutput:
     where = path("/files/{id}", id=file_id)
     if for_good:
         await call.google.send("DELETE", "drive", where, None, _ALL_DRIVES)
-        return text_output(f"Deleted {file_id} for good", {"id": file_id, "trashed": False})
+        return text_output(f"Deleted {file_id} permanently", {"id": file_id, "trashed": False})
     params = {"fields": FIELDS, **_ALL_DRIVES}
     file = await call.google.send("PATCH", "drive", where, {"trashed": True}, params)
     name = one_line(file.get("name", "")) or file_id
@@ -281,5 +281,5 @@ async def delete_file(call: Call) -> ToolOutput:
 
 def preview_delete(input: dict[str, Any], environment: Environment, shared: object) -> str:
     if input["permanent"]:
-        return f"Delete the file {input['fileId']} for good: nothing brings it back"
+        return f"Delete the file {input['fileId']} permanently; it cannot be restored"
     return f"Move the file {input['fileId']} to the trash"

@@ -1,4 +1,4 @@
-"""Mail: list, search, read, save what is attached, send."""
+"""Mail: list, search, read, save attachments, send."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from callgate import ToolContext, ToolExecutionError, ToolOutput
 from callgate.packs.files import off_loop
 from callgate.packs.tools import Environment
 from callgate_catalogue.google import mime
-from callgate_catalogue.google.outputs import listed, one_line, text_output
-from callgate_catalogue.google.refusals import NOT_FOUND
+from callgate_catalogue.google.outputs import NOT_FOUND, listed, one_line, text_output
 from callgate_catalogue.google.requests import Call, Google, path
 from callgate_catalogue.web.html import plain
 from callgate_catalogue.web.markdown import convert
 
 _AT_ONCE = 8
-"""Mails that are asked for side by side, for the lines of a list."""
+"""Number of concurrent requests for the lines of a list."""
 _PREVIEWED = 100_000
 """Characters of HTML."""
 _SHOWN_HEADERS = ("From", "To", "Cc", "Reply-To", "Date", "Subject")
@@ -50,7 +49,7 @@ async def _listed(call: Call, params: Mapping[str, Any], nothing: str) -> ToolOu
             try:
                 return await _summary(call.google, message_id)
             except ToolExecutionError as error:
-                if error.reason == NOT_FOUND:  # deleted since it was listed
+                if error.reason == NOT_FOUND:  # deleted after the list request
                     return None
                 raise
 
@@ -102,7 +101,7 @@ async def read_message(call: Call) -> ToolOutput:
     def texts_of() -> list[str]:
         return [mime.text_of(part, content, stop) for part, content in contents]
 
-    texts = await asyncio.to_thread(texts_of)  # a page of HTML may take a while
+    texts = await asyncio.to_thread(texts_of)  # HTML may take a while
     headers = mime.headers_of(payload)
     shown = {
         name: mime.decoded(headers[name.lower()])
@@ -140,7 +139,7 @@ async def _message(google: Google, message_id: str) -> dict[str, Any]:
 
 
 async def _content(google: Google, message_id: str, part: mime.Part) -> bytes:
-    """What a part holds; a long one has to be asked for."""
+    """Return the content of a part; long parts need a request."""
     data = part.data
     if data is None and part.attachment_id is not None:
         where = path(
@@ -212,7 +211,7 @@ async def _answered(google: Google, message_id: str) -> tuple[mime.Reply, str | 
 
 
 def preview_send(input: dict[str, Any], environment: Environment, shared: object) -> str:
-    """The mail as it would go out."""
+    """Return the mail as it would be sent."""
     lines = []
     for name in ("to", "cc", "bcc"):
         if name in input:
@@ -220,7 +219,7 @@ def preview_send(input: dict[str, Any], environment: Environment, shared: object
             lines.append(f"{name.capitalize()}: {everyone}")
     lines += [f"Subject: {input['subject']}", "", input["body"]]
     lines += [f"[attached: {each}]" for each in input.get("attachments", ())]
-    if "html" in input:  # which may say something else
+    if "html" in input:  # which may differ
         shown = convert(input["html"][:_PREVIEWED], "").markdown
         more = "" if len(input["html"]) <= _PREVIEWED else "\n[and more]"
         lines += ["[and as HTML, which most readers show instead:]", shown + more]

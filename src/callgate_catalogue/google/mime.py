@@ -1,9 +1,10 @@
-"""Mails as Google has them, read; and new ones, written. Pure."""
+"""Parse mails in Google's format, and write new ones. Pure."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import mimetypes
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from email.errors import HeaderParseError
@@ -15,37 +16,51 @@ from email.utils import getaddresses
 from typing import Any, NamedTuple
 
 from callgate import ToolExecutionError, ToolValidationError
-from callgate_catalogue.google.media_types import guessed
-from callgate_catalogue.web.charsets import decode
-from callgate_catalogue.web.html import Text, tokens
+from callgate_catalogue.web.html import Text, decode, tokens
 from callgate_catalogue.web.markdown import convert, without_unseen
+
+UNKNOWN = "application/octet-stream"
+
+
+def guessed(*names: str) -> str:
+    """Guess from the first name with a known ending.
+
+    A guess for `x.tar.gz` is about the inner file, and a mail is sent as bytes: both count as
+    ordinary files.
+    """
+    for name in names:
+        kind, packed_as = mimetypes.guess_type(name)
+        if kind and packed_as is None and not kind.startswith(("message/", "multipart/")):
+            return kind
+    return UNKNOWN
+
 
 MAX_DEPTH = 50
 MAX_HTML = 4 * 1024 * 1024
-"""Characters of which a text is made."""
+"""Characters of HTML that are converted to text."""
 MAX_MAIL = 25 * 1024 * 1024
-"""Bytes that Gmail takes."""
+"""Bytes that Gmail accepts."""
 _LONGEST_HEADER = 50_000
-"""Characters that are decoded, which takes longer the more there are."""
+"""Characters of a header that are decoded; the time grows faster than the length."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _ADDRESS = re.compile(r"[^\s@<>()\[\],;:\\\"]+@[^\W_](?:[\w.-]*[^\W_])?\Z")
 _MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,900}>")
 _MOST_REFERENCES = 20
 _LONGEST_STUB = 300
 _MORE = 4
-"""How many times as much another part says, if the plain one is a stub."""
+"""Factor by which another part is longer if the plain one is a stub."""
 _LOOKED_AT = 128 * 1024
-"""Of four characters three bytes."""
+"""Characters of base64url, three bytes for each four."""
 
 
 class Part(NamedTuple):
-    """A leaf of a mail."""
+    """Leaf of a mail."""
 
     media_type: str
     charset: str
     filename: str
     data: str | None
-    """base64url, with what the mail's own encoding was taken off by Google."""
+    """base64url; Google has removed the mail's own encoding."""
     attachment_id: str | None
     size: int
     disposition: str = ""
@@ -60,12 +75,12 @@ class Part(NamedTuple):
 
     @property
     def is_blank(self) -> bool:
-        """Whether it says nothing; of a long one only Google knows."""
+        """Return whether the part is empty; a long part never counts as empty."""
         return self.attachment_id is None and not from_base64url(self.data or "").strip()
 
 
 def parts_of(payload: Mapping[str, Any], depth: int = 0) -> Iterator[Part]:
-    """The leaves, in order. Of a mail inside the mail only that it is there."""
+    """Return the leaves in order. A nested mail is one leaf without content."""
     inner = payload.get("parts") or []
     media_type = str(payload.get("mimeType") or "text/plain").lower()
     _check_depth(depth)
@@ -100,7 +115,7 @@ def _named(media_type: str) -> str:
 
 
 def headers_of(payload: Mapping[str, Any]) -> dict[str, str]:
-    """By their names in small letters; of several with one name the first."""
+    """Return the headers by lower-case name; the first of several with one name."""
     found: dict[str, str] = {}
     for each in payload.get("headers") or []:
         found.setdefault(str(each.get("name", "")).lower(), str(each.get("value", "")))
@@ -108,7 +123,7 @@ def headers_of(payload: Mapping[str, Any]) -> dict[str, str]:
 
 
 def decoded(text: str) -> str:
-    """A header without `=?utf-8?q?...?=`."""
+    """Decode `=?utf-8?q?...?=` in a header."""
     try:
         shown = str(make_header(decode_header(text[:_LONGEST_HEADER])))
     except (HeaderParseError, LookupError, UnicodeError, ValueError):
@@ -121,7 +136,7 @@ def from_base64url(data: str) -> bytes:
         return base64.urlsafe_b64decode(data + "=" * (-len(data) % 4))
     except (binascii.Error, ValueError):
         raise ToolExecutionError(
-            "Google's answer is not what it should be: no base64.", reason="google_answer"
+            "Google's answer is invalid: not base64.", reason="google_answer"
         ) from None
 
 
@@ -133,19 +148,21 @@ def text_of(part: Part, content: bytes, should_stop: Callable[[], bool] = lambda
 
 
 def _decoded(content: bytes, charset: str) -> str:
-    """Google gives texts in UTF-8, under headers that still name the charset they came in."""
-    if b"\x1b" not in content:  # by which ISO-2022-JP, which is ASCII too, changes its letters
+    """Decode a text. Google sends UTF-8, under headers that still name the original charset."""
+    if b"\x1b" not in content:  # ISO-2022-JP is also ASCII, and switches its letters with escapes
         try:
             return content.decode("utf-8-sig")
         except UnicodeDecodeError:
             pass
-    # Not by Python's own codecs alone: some are no charsets, and a stranger chooses the name.
+    # Not only Python's codecs: some are no charsets, and the sender chooses the name.
     return decode(content, f"text/plain; charset={charset}")[0]
 
 
 def shown_parts(payload: Mapping[str, Any], depth: int = 0) -> list[Part]:
-    """The parts that are the mail's text, in order: of alternatives the plain one, unless it is
-    there only for form's sake."""
+    """Return the parts with the mail's text, in order.
+
+    The plain part represents alternatives, unless it is only a stub.
+    """
     inner = payload.get("parts") or []
     if not str(payload.get("mimeType")).lower().startswith("multipart/") or not inner:
         return [each for each in parts_of(payload) if not each.is_attached and not each.is_blank]
@@ -161,13 +178,13 @@ def shown_parts(payload: Mapping[str, Any], depth: int = 0) -> list[Part]:
 
 
 def _is_stub(plain: list[Part], other: list[Part]) -> bool:
-    """Some senders write no more into the plain text than that there is another."""
+    """Return whether the plain text only points to the other part, as some senders write it."""
     length = sum(map(_length, plain))
     return length < _LONGEST_STUB and sum(map(_length, other)) > _MORE * length
 
 
 def _length(part: Part) -> int:
-    """Letters of what a reader sees, about; of a long part, those of its beginning."""
+    """Return the approximate number of visible letters in the beginning of a part."""
     text = _decoded(from_base64url((part.data or "")[:_LOOKED_AT]), part.charset)
     if part.media_type == "text/html":
         text = "".join(token.text for token in tokens(text) if isinstance(token, Text))
@@ -187,14 +204,14 @@ class File(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """To which mail another one is an answer."""
+    """The mail that another one answers."""
 
     message_id: str
     references: str
 
 
 class _MessageIds(UnstructuredHeader, BaseHeader):
-    """`<a@b> <c@d>`. Python would encode a long one, and then it is nobody's any more."""
+    """Header like `<a@b> <c@d>`. Python would encode a long id and make it invalid."""
 
     def fold(self, *, policy: Policy) -> str:
         ids = f"{policy.linesep} ".join(str(self).split())
@@ -206,13 +223,13 @@ for _name in ("in-reply-to", "references"):
     _HEADERS.map_to_type(_name, _MessageIds)
 _PLAIN = SMTP.clone(header_factory=_HEADERS)
 _WIDE = _PLAIN.clone(utf8=True)
-"""For addresses that ASCII cannot write."""
+"""Policy for addresses outside of ASCII."""
 
 
 def compose(
     input: Mapping[str, Any], files: Iterable[File] = (), reply: Reply | None = None
 ) -> bytes:
-    """A mail as it goes out. `ToolValidationError` where a header could become two."""
+    """Return the mail to send. Raises `ToolValidationError` if a header could become two."""
     to = {name: addresses(name, input[name]) for name in ("to", "cc", "bcc") if name in input}
     is_plain = all(each.addr_spec.isascii() for everyone in to.values() for each in everyone)
     mail = EmailMessage(policy=_PLAIN if is_plain else _WIDE)
@@ -223,7 +240,7 @@ def compose(
     if reply is not None and answered:
         known = _MESSAGE_ID.findall(reply.references) + answered
         mail["In-Reply-To"] = answered[0]
-        # The first is that of the thread, whichever have to go.
+        # Preserve the first, the id of the thread, when others are dropped.
         mail["References"] = " ".join(known[:1] + known[1:][-_MOST_REFERENCES:])
     mail.set_content(input["body"])
     if "html" in input:
@@ -238,44 +255,44 @@ def compose(
 
 
 def addresses(name: str, values: str | list[str]) -> tuple[Address, ...]:
-    """Everyone who is named; each must be an address."""
+    """Return all named recipients; each must be an address."""
     texts = [values] if isinstance(values, str) else values
     found: list[Address] = []
     try:
         everyone = getaddresses([_header(name, text) for text in texts])
-    except RecursionError:  # of ((((...
+    except RecursionError:  # from ((((...
         raise ToolValidationError(f"{name}: there is no mail address.") from None
     for display, address in everyone:
-        # Python reads `a@b c` as a@bc: what is sent to must stand there as it is.
+        # Python reads `a@b c` as a@bc: the recipient must occur literally.
         if not _ADDRESS.match(address) or not any(address in text for text in texts):
             wrong = display or address or ", ".join(texts)
             raise ToolValidationError(
-                f"{name}: {wrong!r} is no mail address; several are separated by commas, and a"
-                " name with a comma in it stands in quotes."
+                f"{name}: {wrong!r} is not a mail address; separate several by commas, and quote a"
+                " name that contains a comma."
             )
         user, _, domain = address.rpartition("@")
         try:
             found.append(Address(display, user, _looked_up(domain)))
         except (ValueError, HeaderParseError):
-            raise ToolValidationError(f"{name}: {address!r} is no mail address.") from None
+            raise ToolValidationError(f"{name}: {address!r} is not a mail address.") from None
     if not found:
         raise ToolValidationError(f"{name}: there is no mail address.")
     return tuple(found)
 
 
 def _looked_up(domain: str) -> str:
-    """As it is in the names of hosts, which are ASCII."""
+    """Return a domain in the ASCII form of host names."""
     if domain.isascii():
         return domain
     spelled = domain.encode("idna")
     if spelled.decode("idna") != domain.lower():
-        # Python takes ß for ss, as it once was: that is another domain by now.
+        # Python maps ß to ss, an older rule: that is another domain today.
         raise ValueError(domain)
     return spelled.decode()
 
 
 def _header(name: str, text: str) -> str:
-    """A line end in a header would be the beginning of another."""
+    """Refuse line ends in a header, which would begin another header."""
     if _CONTROL.search(text):
         raise ToolValidationError(f"{name}: a header of a mail is one line of text.")
     return text

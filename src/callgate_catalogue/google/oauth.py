@@ -1,4 +1,4 @@
-"""Logging in at Google as an installed application: PKCE, a page on loopback, tokens.
+"""OAuth login at Google as an installed application: PKCE, a page on loopback, tokens.
 
 browser -> consent -> 127.0.0.1:PORT/?code&state -> exchange -> tokens -> refresh ... revoke
 """
@@ -22,14 +22,14 @@ from callgate import ToolError, ToolExecutionError
 from callgate.packs.http import Loopback, Masked, back_off, is_loopback, open_client, quoted
 
 WAIT_S = 300.0
-"""For the person in the browser."""
+"""Page for the person in the browser."""
 _SILENT_S = 20.0
 _ATTEMPTS = 3
 _MAX_BODY = 256 * 1024
 
 
 Show = Callable[[str], None]
-"""Sends a person to an address."""
+"""Open an address for a person."""
 
 
 class Endpoints(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class Endpoints(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Client(msgspec.Struct, frozen=True):
-    """As whom we ask: what Google's console calls an OAuth client of a desktop app."""
+    """OAuth client of a desktop app, from Google's console."""
 
     client_id: str
     client_secret: str = ""
@@ -55,16 +55,16 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoginExpired(ToolExecutionError):
-    """The refresh token is no longer good: a person has to log in anew."""
+    """The refresh token is no longer valid: a person has to log in again."""
 
 
 def read_client(data: bytes) -> Client:
-    """The client of a file that Google's console gives out. `ValueError` where it is none."""
+    """Read a client file of Google's console. Raises `ValueError` for any other file."""
     try:
         read = msgspec.json.decode(data, type=dict[str, dict[str, Any]])
         return msgspec.convert(read.get("installed") or read["web"], Client)
     except (KeyError, ValueError, RecursionError):
-        raise ValueError("it is no client file as Google's console gives them out") from None
+        raise ValueError("it is not a client file of Google's console") from None
 
 
 async def log_in(
@@ -78,7 +78,7 @@ async def log_in(
     hint: str = "",
     adds: bool = True,
 ) -> Tokens:
-    """Raises a `ToolError` of one sentence. `adds`: what was allowed before stays allowed."""
+    """Log in. `adds` preserves earlier grants. Raises a `ToolError` of one sentence."""
     verifier = secrets.token_urlsafe(48)
     digest = hashlib.sha256(verifier.encode()).digest()
     challenge = base64.urlsafe_b64encode(digest).decode().rstrip("=")
@@ -101,7 +101,7 @@ async def log_in(
             redirect = await back.visit(wait_s)
             address = back.address
     except TimeoutError:
-        raise _problem(f"Nobody came back from the browser in {wait_s:g} seconds.") from None
+        raise _problem(f"No answer came from the browser within {wait_s:g} seconds.") from None
     except OSError:
         raise _problem(f"The port {port} of this machine cannot be used.") from None
     if "code" not in redirect:
@@ -120,7 +120,7 @@ async def log_in(
 
 
 async def refresh(endpoints: Endpoints, client: Client, known: Tokens) -> Tokens:
-    """`LoginExpired` where a person has to log in anew."""
+    """Refresh the tokens. Raises `LoginExpired` if a person has to log in again."""
     form = {"grant_type": "refresh_token", "refresh_token": known.refresh_token}
     got = await _tokens(endpoints.token, client, form, known.scopes, again=True)
     return msgspec.structs.replace(
@@ -129,7 +129,7 @@ async def refresh(endpoints: Endpoints, client: Client, known: Tokens) -> Tokens
 
 
 async def revoke(endpoints: Endpoints, token: str) -> None:
-    """Takes back everything that came of a login."""
+    """Revoke all tokens of a login."""
     await _post(endpoints.revoke, {"token": token}, [token], again=True)
 
 
@@ -145,7 +145,7 @@ async def _tokens(
     try:
         got = msgspec.json.decode(body, type=_Answer)
     except (ValueError, RecursionError):
-        raise _problem("Google's answer to the login is not what it should be.") from None
+        raise _problem("Google's answer to the login is invalid.") from None
     return Tokens(
         access_token=got.access_token,
         expires_at=time.time() + got.expires_in,
@@ -169,7 +169,7 @@ class _Refusal(msgspec.Struct):
 
 
 def _email(id_token: str | None) -> str:
-    """It came from Google itself over TLS, so nobody else has to vouch for it."""
+    """Return the address in an id token, unverified: it came directly from Google over TLS."""
     try:
         claims = (id_token or "").split(".")[1]
         decoded = base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4))
@@ -181,7 +181,7 @@ def _email(id_token: str | None) -> str:
 async def _post(
     url: str, form: Mapping[str, str], secret: Collection[str], *, again: bool
 ) -> bytes:
-    """The body of the answer. `again`: it may be asked twice."""
+    """Return the body of the answer. `again`: the request may be retried."""
     address = httpx2.URL(_checked(url))
     async with open_client(address, silent_s=_SILENT_S) as client:
         for attempt in range(1, _ATTEMPTS + 1):
@@ -196,7 +196,7 @@ async def _post(
                     return bytes(answer.content[:_MAX_BODY])
                 if last or (answer.status_code < 500 and answer.status_code != 429):
                     raise _refused(answer, Masked(secret))
-            await asyncio.sleep(back_off(attempt, random.random()))  # noqa: S311 - out of step
+            await asyncio.sleep(back_off(attempt, random.random()))  # noqa: S311 - jitter
     raise AssertionError
 
 
@@ -216,11 +216,11 @@ def _problem(text: str) -> ToolError:
 
 
 def _checked(url: str) -> str:
-    """Tokens go over TLS, or stay on this machine."""
+    """Accept only TLS or loopback for tokens."""
     try:
         read = httpx2.URL(url)
     except (httpx2.InvalidURL, ValueError):
         read = httpx2.URL("")
     if read.scheme == "https" or (read.scheme == "http" and is_loopback(read.host)):
         return url
-    raise _problem("An endpoint of [google] must begin with https://, or lead to this machine.")
+    raise _problem("An endpoint of [google] must begin with https://, or refer to this machine.")

@@ -1,12 +1,12 @@
-"""Every request to Google goes through `Google.ask`: as whom, how often, how large, what it says.
+"""Requests to Google. Every one goes through `Google.ask`: credentials, retries, limits, errors.
 
     token -> send -> 2xx ............................................> answer
       ^        |---> 401, once: another token
       +-- wait +---> 429, 5xx, no answer: again, if nothing can have been done by it
                +---> anything else: one sentence
 
-What changes something and may have been done is not sent again: a mail must not go out twice.
-Only GET, PUT, PATCH and DELETE, which have the same outcome twice, are repeated after that.
+A change that may have succeeded is not sent again: a mail must not go out twice. After that point
+only idempotent requests (GET, PUT, PATCH, DELETE) are retried.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from callgate import (
     __version__,
 )
 from callgate.packs.http import Masked, back_off, is_loopback, is_untrusted, open_client
-from callgate_catalogue.google.credentials import Granted
-from callgate_catalogue.google.refusals import (
+from callgate_catalogue.google.accounts import Granted
+from callgate_catalogue.google.outputs import (
     MAX_BODY,
     UNREADABLE,
     Failure,
@@ -46,7 +46,7 @@ from callgate_catalogue.google.refusals import (
 SILENT_S = 60.0
 ATTEMPTS = 5
 LONGEST_WAIT_S = 30.0
-"""Google may ask for more: then the call ends, and says so."""
+"""Longest wait between attempts. If Google requests a longer one, the call fails and reports it."""
 MAX_JSON = 32 * 1024 * 1024
 MAX_DOWNLOAD = 64 * 1024 * 1024
 MAX_PAGES = 100
@@ -63,19 +63,21 @@ _BASES = {
 
 
 class Credentials(Protocol):
-    """`accounts` implements it."""
+    """Source of tokens. `accounts` implements it."""
 
     def why_not(self, *, writes: bool) -> str | None:
-        """Why no account can be used, as the end of a sentence; None where one can."""
+        """Return why no account is usable, as the end of a sentence; None if one is."""
         ...
 
     async def token(self, account: str | None, scopes: Collection[str], *, writes: bool) -> Granted:
-        """For an account, or the usual one, that has allowed one of these scopes. Raises a
-        `ToolError` that names the command which helps."""
+        """Return a token of the account (or the default one) that has one of these scopes.
+
+        Raises a `ToolError` that names the command to run.
+        """
         ...
 
     async def renewed(self, refused: Granted) -> Granted:
-        """In the place of one that was not accepted."""
+        """Return a new token for one that Google rejected."""
         ...
 
 
@@ -93,15 +95,15 @@ class Answer(NamedTuple):
 
 
 class Page(NamedTuple):
-    """What several pages of a list have together."""
+    """Combined items of several pages of a list."""
 
     items: list[Any]
     more: bool
-    """Whether there are others."""
+    """Whether more items exist."""
 
 
 class Connections:
-    """The connections of a runtime to Google, opened when first needed."""
+    """Connections of a runtime to Google, opened on first use."""
 
     def __init__(self, endpoint: str | None) -> None:
         self._endpoint = None if endpoint is None else _checked(endpoint)
@@ -126,7 +128,7 @@ class Connections:
 
 
 class Google:
-    """Google as one account sees it, for one call."""
+    """Requests of one call with one account."""
 
     def __init__(
         self,
@@ -142,14 +144,14 @@ class Google:
         self._context = context
         self._account, self._scopes, self._writes = account, tuple(scopes), writes
         self.unanswered = False
-        """Whether a request that changes something is on its way."""
+        """Whether a changing request is in flight."""
         self.heard = False
         """Whether Google has answered."""
         self._changed = False
-        """Whether Google did something that changes what is there."""
+        """Whether Google executed a changing request."""
 
     def with_scopes(self, *scopes: str) -> Google:
-        """The same for a request on the way that only reads, and needs one of these."""
+        """Return a client for an additional read with one of these scopes."""
         return Google(
             self._connections,
             self._credentials,
@@ -172,7 +174,7 @@ class Google:
         *,
         again: bool | None = None,
     ) -> Any:
-        """Something that changes what is there, as JSON. `again`: twice is like once."""
+        """Send a change as JSON. `again`: the change is idempotent."""
         content = None if body is None else msgspec.json.encode(body)
         answer = await self.ask(method, service, path, params, content, again=again)
         return answer.json()
@@ -187,7 +189,7 @@ class Google:
         size: str,
         largest: int,
     ) -> Page:
-        """The first items of a list; `size` is what the service calls the size of a page."""
+        """Return the first items of a list; `size` is the service's parameter for the page size."""
         found: list[Any] = []
         token: str | None = None
         for _ in range(MAX_PAGES):
@@ -211,7 +213,7 @@ class Google:
         again: bool | None = None,
         limit: int = MAX_JSON,
     ) -> Answer:
-        """One request, made until it is answered; raises a `ToolError` of one sentence."""
+        """Send one request, with retries. Raises a `ToolError` of one sentence."""
         repeats = method != "POST" if again is None else again
         changes = method != "GET"
         granted = await self._credentials.token(self._account, self._scopes, writes=self._writes)
@@ -230,7 +232,7 @@ class Google:
                 return got
             if isinstance(got, Refused):
                 if method == "DELETE" and perhaps_done and got.status in (404, 410):
-                    return Answer(b"", "")  # the attempt before did it
+                    return Answer(b"", "")  # the previous attempt succeeded
                 if got.status == 401 and not renewed:
                     granted, renewed = await self._credentials.renewed(granted), True
                     continue
@@ -239,7 +241,7 @@ class Google:
             wait = None if perhaps_done and changes and not repeats else _wait(got, attempt)
             if wait is None:
                 raise unknown_outcome(got) if changes and perhaps_done else final(got)
-            self._context.progress(f"Google does not answer yet; asked again in {wait:.1f} s")
+            self._context.progress(f"Google does not answer yet; retry in {wait:.1f} s")
             await asyncio.sleep(wait)
 
     def _refusal(self, answer: Refused, granted: Granted) -> Failure:
@@ -281,18 +283,16 @@ class Google:
         return Answer(body, response.headers.get("content-type", ""))
 
     def misunderstood(self, error: Exception) -> ToolError:
-        """What to say where an answer could not be read."""
+        """Return the error for an unreadable answer."""
         if isinstance(error, ToolError):
             failure = error
         else:
-            failure = ToolExecutionError(
-                "Google's answer is not what it should be.", reason=UNREADABLE
-            )
+            failure = ToolExecutionError("Google's answer is invalid.", reason=UNREADABLE)
         return unknown_outcome(Failure(failure)) if self._changed else failure
 
 
 class Call(NamedTuple):
-    """What the function of a tool gets."""
+    """Arguments of a tool's function."""
 
     google: Google
     input: dict[str, Any]
@@ -300,27 +300,29 @@ class Call(NamedTuple):
 
 
 def _wait(failure: Failure, attempt: int) -> float | None:
-    """Seconds until the next attempt; None where there is to be none."""
-    wait = back_off(attempt, random.random())  # noqa: S311 - only keeps clients out of step
+    """Return the seconds until the next attempt; None without one."""
+    wait = back_off(attempt, random.random())  # noqa: S311 - jitter
     wait = max(wait, failure.retry_after_s or 0.0)
     return wait if failure.passes and attempt < ATTEMPTS and wait <= LONGEST_WAIT_S else None
 
 
 async def understood(google: Google, work: Awaitable[ToolOutput]) -> ToolOutput:
-    """The functions of tools take answers for what Google documents; here it shows where one is
-    of another shape. What was changed may have been done all the same, and is not made again."""
+    """Convert errors of a tool's function that an undocumented answer of Google causes.
+
+    The functions assume the documented format. A change may have succeeded, and is not repeated.
+    """
     try:
         return await work
     except ToolError as error:
         raise google.misunderstood(error) if error.reason == UNREADABLE else error from error
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
         if not google.heard:
-            raise  # our own mistake
+            raise  # a defect of callgate
         raise google.misunderstood(error) from error
 
 
 async def _body(response: httpx2.Response, limit: int) -> bytes:
-    """At most a little more than the limit."""
+    """Read the body, at most a little more than the limit."""
     pieces, size = [], 0
     async with aclosing(_chunks(response)) as chunks:
         async for chunk in chunks:
@@ -338,7 +340,7 @@ async def _chunks(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
 
 def _failure(error: httpx2.HTTPError, host: str) -> Failure:
     if isinstance(error, httpx2.ConnectTimeout | httpx2.PoolTimeout):
-        return unreached(f"{host} does not take the connection.", sent=False)
+        return unreached(f"{host} does not accept the connection.", sent=False)
     if is_untrusted(error):
         refused = unreached(f"The certificate of {host} is not trusted.", sent=False)
         return refused._replace(passes=False)
@@ -347,13 +349,13 @@ def _failure(error: httpx2.HTTPError, host: str) -> Failure:
     if isinstance(error, httpx2.TimeoutException):
         return unreached(f"{host} was silent for {SILENT_S:g} seconds.", sent=True)
     if isinstance(error, httpx2.LocalProtocolError | httpx2.UnsupportedProtocol):
-        refused = unreached("The request cannot be sent as it is.", sent=False)
+        refused = unreached("The request is invalid and was not sent.", sent=False)
         return refused._replace(passes=False)
     return unreached(f"{host} closed the connection before it answered.", sent=True)
 
 
 def _params(params: Mapping[str, Any]) -> dict[str, str | list[str]]:
-    """As an address has them; what is None is left out."""
+    """Return query parameters as text, without None."""
     return {
         name: [str(each) for each in value]
         if isinstance(value, list | tuple)
@@ -366,7 +368,7 @@ def _params(params: Mapping[str, Any]) -> dict[str, str | list[str]]:
 
 
 def path(template: str, **segments: str) -> str:
-    """A path with ids in it, none of which can be more than one segment of it."""
+    """Insert ids into a path; each stays one segment."""
     for name, part in segments.items():
         if not part or part in (".", "..") or any(ord(char) < 32 for char in part):
             raise ToolValidationError(f"{name}: {part!r} is no id.")

@@ -1,4 +1,4 @@
-"""`callgate memory`: what agents noted for later. Read it, put it right, have it forgotten."""
+"""`callgate memory`: list, edit and delete the notes of agents."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from callgate.packs.commands import CliError
 from callgate.packs.processes import without_secrets_keys
 from callgate.packs.terminal import (
     OK,
+    Cell,
+    Column,
     SettingsError,
-    clip,
-    columns,
     is_terminal,
-    paint_for,
     print_json,
+    print_rows,
     read_settings,
     refuse_within_a_call,
     say,
-    visible,
 )
 from callgate_catalogue.memory.store import Entry, Memory
 
@@ -45,22 +44,23 @@ def list(options: Namespace) -> int:
     if options.json:
         print_json([_one(entry) for entry in entries])
         return OK
-    paint = paint_for(sys.stdout)
-    width = max((len(entry.id) for entry in entries), default=0)
-    room = columns() - width - 14 if is_terminal(sys.stdout) else None
-    for entry in entries:
-        text = " ".join(entry.text.split())
-        shown = visible(text) if room is None else clip(text, max(room, 20))
-        day = time.strftime("%Y-%m-%d", time.localtime(entry.changed))
-        print(f"{paint('bold', f'{entry.id:<{width}}')}  {paint('dim', day)}  {shown}")
+    rows = [
+        (
+            Cell(entry.id, "bold"),
+            Cell(time.strftime("%Y-%m-%d", time.localtime(entry.changed)), "dim"),
+            " ".join(entry.text.split()),
+        )
+        for entry in entries
+    ]
+    print_rows((Column("id"), Column("changed"), Column("text")), rows)
     if not entries:
-        say("callgate: nothing is noted yet")
+        say("callgate: there are no notes yet")
     return OK
 
 
 def edit(options: Namespace) -> int:
     if not options.words:
-        raise CliError("which entry? callgate memory edit ID [TEXT]")
+        raise CliError("an id is missing: callgate memory edit ID [TEXT]")
     refuse_within_a_call("callgate memory edit")
     id, *words = options.words
     with _explained():
@@ -79,12 +79,12 @@ def edit(options: Namespace) -> int:
 
 def forget(options: Namespace) -> int:
     if not options.words:
-        raise CliError("which entries? callgate memory forget ID ...")
+        raise CliError("ids are missing: callgate memory forget ID ...")
     refuse_within_a_call("callgate memory forget")
     with _explained():
         memory, ids = _memory(options), [*dict.fromkeys(options.words)]
         for id in ids:
-            memory.get(id)  # all of them, or none
+            memory.get(id)  # all or none
         for id in ids:
             memory.forget(id, for_good=options.for_good)
     if options.json:
@@ -95,12 +95,12 @@ def forget(options: Namespace) -> int:
 
 
 def _typed(entry: Entry) -> str:
-    """What stdin says; at a terminal, what the person makes of it in their editor."""
+    """Return the text from stdin; at a terminal, from the person's editor."""
     if not is_terminal(sys.stdin):
         return sys.stdin.buffer.read(_LONGEST).decode("utf-8", "replace")
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not editor:
-        raise CliError("say the new text behind the id, or set EDITOR")
+        raise CliError("the new text is missing: add it after the id, or set EDITOR")
     with tempfile.TemporaryDirectory(prefix="callgate-") as directory:
         path = os.path.join(directory, f"{entry.id}.md")
         with open(path, "w", encoding="utf-8") as file:

@@ -1,2 +1,4 @@
-"""What a model says aloud, heard from this machine: `speaker` starts what speaks, `voice_options`
-are its voice, rate and pitch, `voice` is a program."""
+"""Speech output of a model on this machine.
+
+`speaker` starts the speech program, `voice_options` has voice, rate and pitch, and `voice` is a
+program."""

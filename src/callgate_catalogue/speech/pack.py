@@ -1,4 +1,4 @@
-"""Makes heard what a model says aloud. No tools: a model speaks without one."""
+"""Speech output of a runtime. No tools: a model speaks without one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from callgate.packs.tools import Pack, PackContext
 if TYPE_CHECKING:
     from callgate.packs.speech import Speaker
 
-_log = logging.getLogger("callgate.agent")
+_log = logging.getLogger("callgate.features.chat.agent")
 
 
 def pack(context: PackContext) -> Pack:

@@ -1,12 +1,12 @@
-"""What a model says is heard from this machine, one utterance after another.
+"""Speak a model's utterances on this machine, one after another.
 
     speak(spoken) -> queue -> voice_options -> espeak-ng -> heard
                                  |
                                  +--> voice.py -> a WAV file -> a player -> heard
 
-`speak` never waits and never raises: a turn goes on while its words are heard, or are not. The
-text comes from a model, so it goes through stdin only, without what an engine would obey. What
-goes wrong is told once, until something is heard again.
+`speak` never waits and never raises: a turn continues while its words are spoken, or fail to be.
+The text comes from a model, so it goes only through stdin, without engine commands. A failure is
+reported once, until an utterance succeeds again.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from callgate.packs.speech import Spoken
 from callgate_catalogue.speech.voice_options import plain, voice_options
 
 MOST_WAITING = 8
-"""Utterances that wait to be heard; with one more, the oldest of them is dropped."""
+"""Maximum length of the queue; a further utterance drops the oldest."""
 ENGINES = ("espeak-ng", "espeak")
 PLAYERS = (("pw-play",), ("paplay",), ("aplay", "-q"), ("afplay",))
-"""Whatever plays a WAV file that is named last."""
+"""Programs that play the WAV file of their last argument."""
 _VOICE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "voice.py")
-"""Run by its file and without our `sys.path`, in which a workspace may be."""
+"""Run by file, without callgate's `sys.path`, which may contain a workspace."""
 _SOUND = (
     "XDG_RUNTIME_DIR",
     "PIPEWIRE_REMOTE",
@@ -45,22 +45,22 @@ _SOUND = (
     "AUDIODEV",
     "ESPEAK_DATA_PATH",
 )
-"""Variables by which programs find where sound goes."""
+"""Environment variables that programs need to find the sound output."""
 
-_log = logging.getLogger("callgate.agent")
+_log = logging.getLogger("callgate.features.chat.agent")
 
 
 class _Unheard(Exception):
-    """Nothing speaks here, or what does has failed. Its text may be shown to the user."""
+    """No speech program is available, or it failed. The text is safe to show to the user."""
 
     def __init__(self, message: str, code: int | None = None) -> None:
-        """`code`: with which a program ended by itself, most likely before any sound."""
+        """`code`: exit code of a program that ended without a signal, probably before any sound."""
         super().__init__(message)
         self.code = code
 
 
 class ProgramSpeaker:
-    """Speaks in the background, in the event loop in which `speak` is called."""
+    """Background speech, in the event loop that calls `speak`."""
 
     def __init__(
         self,
@@ -69,8 +69,11 @@ class ProgramSpeaker:
         on_failure: Callable[[str], None] | None = None,
         limit_s: float | None = None,
     ) -> None:
-        """`on_failure` is told why nothing is heard; `limit_s` is the most that one utterance
-        may take, by default what a slow voice needs for its length."""
+        """Create a speaker.
+
+        `on_failure` receives the reason for missing sound. `limit_s` is the time limit of one
+        utterance, by default the time of a slow voice.
+        """
         self._launcher = launcher
         self._on_failure = on_failure
         self._limit_s = limit_s
@@ -81,36 +84,36 @@ class ProgramSpeaker:
         self._reported = False
 
     def speak(self, spoken: Spoken) -> None:
-        """Have it heard after what was to be heard before. Never waits, never raises."""
+        """Queue an utterance. Never waits, never raises."""
         if self._closed:
             return
         if len(self._waiting) >= MOST_WAITING:
             self._waiting.popleft()
-            _log.warning("speech: too much waits to be heard, the oldest of it is dropped")
+            _log.warning("speech: the queue is full, the oldest utterance is dropped")
         self._waiting.append(spoken)
         if self._task is None:
             try:
                 loop = asyncio.get_running_loop()
             except RuntimeError:
                 self._waiting.clear()
-                self._fail("There is no event loop to speak in.")
+                self._fail("Speech needs a running event loop.")
                 return
-            # It outlives the turn, so it has nothing of its context.
+            # The task outlives the turn, so it uses an empty context.
             self._task = loop.create_task(self._work(), context=contextvars.Context())
 
     def stop(self) -> None:
-        """Be silent now, and forget what waits; what is said later is heard again."""
+        """Stop speaking and clear the queue; later utterances are spoken again."""
         self._waiting.clear()
         if self._current is not None:
             self._current.cancel()
 
     async def heard(self) -> None:
-        """Wait until nothing is left to be heard."""
+        """Wait until the queue is empty."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
     async def close(self) -> None:
-        """Be silent for ever. No process is left when this returns."""
+        """Stop permanently. All processes have ended when this returns."""
         self._closed = True
         self.stop()
         await self.heard()
@@ -133,7 +136,7 @@ class ProgramSpeaker:
             self._reported = False
         elif isinstance(error, _Unheard):
             self._fail(str(error))
-        else:  # a launcher is not ours, and may raise anything
+        else:  # a launcher is foreign code and may raise anything
             _log.debug("speech failed", exc_info=error)
             self._fail(f"Speech could not be started: {type(error).__name__}.")
 
@@ -146,7 +149,7 @@ class ProgramSpeaker:
             try:
                 self._on_failure(why)
             except Exception:
-                _log.exception("speech: whoever is told of failures has failed")
+                _log.exception("speech: the failure callback has failed")
 
     # --- one utterance ----------------------------------------------------------------------
 
@@ -160,7 +163,7 @@ class ProgramSpeaker:
         except _Unheard as error:
             if error.code is None or wanted == default:
                 raise
-            await self._engine(default, text)  # it may be the language that it does not know
+            await self._engine(default, text)  # the program may not know the language
 
     async def _engine(self, options: tuple[str, ...], text: str) -> None:
         limit = 30.0 + len(text) if self._limit_s is None else self._limit_s
@@ -170,14 +173,14 @@ class ProgramSpeaker:
                 return
         if find_spec("espeakng_loader") is None:
             raise _Unheard(
-                "Nothing here can speak: apt install espeak-ng, brew install espeak-ng, "
+                "No speech program is installed: apt install espeak-ng, brew install espeak-ng, "
                 "or pip install 'callgate[speech]'."
             )
         players = [
             (path, *arguments) for name, *arguments in PLAYERS if (path := _found(name)) is not None
         ]
         if not players:
-            raise _Unheard("Nothing here can play sound: apt install alsa-utils.")
+            raise _Unheard("No sound player is installed: apt install alsa-utils.")
         with tempfile.TemporaryDirectory(prefix="callgate-speech-") as folder:
             wav = os.path.join(folder, "speech.wav")
             await self._run((sys.executable, "-P", _VOICE, *options, "-w", wav), text, limit)
@@ -188,12 +191,12 @@ class ProgramSpeaker:
             try:
                 await self._run(argv, "", limit)
                 return
-            except _Unheard as error:  # what it plays to may not be there
+            except _Unheard as error:  # the sound output may be missing
                 if error.code is None or argv is ways[-1]:
                     raise
 
     async def _run(self, argv: tuple[str, ...], text: str, limit: float) -> None:
-        """Run a program to its end with the text as its stdin."""
+        """Run a program with the text as its stdin, and wait for its end."""
         heard = bytearray()
 
         def read(stream: Stream, data: bytes) -> None:
@@ -203,7 +206,7 @@ class ProgramSpeaker:
 
         name = os.path.basename(argv[0])
         try:
-            with tempfile.TemporaryFile() as file:  # a pipe holds up whoever writes
+            with tempfile.TemporaryFile() as file:  # a full pipe would block the writer
                 file.write(text.encode())
                 file.seek(0)
                 command = Command(argv=argv, cwd="/", env=_environment(), stdin=file.fileno())
@@ -213,9 +216,9 @@ class ProgramSpeaker:
                     async with asyncio.timeout(limit):
                         ended = await running.wait()
                 finally:
-                    running.stop(0)  # whatever is left of it: nobody listens
+                    running.stop(0)  # discard the remaining output
         except TimeoutError:
-            raise _Unheard(f"{name} did not come to an end.") from None
+            raise _Unheard(f"{name} did not end in time.") from None
         except OSError as error:
             raise _Unheard(f"{name} could not be started: {error.strerror}.") from None
         _ensure_heard(name, ended, heard.decode(errors="replace").splitlines())
@@ -225,7 +228,7 @@ def _ensure_heard(name: str, ended: Exit, stderr: list[str]) -> None:
     if ended.code == 0 and not any(line.lower().startswith("error") for line in stderr):
         return
     _log.debug("speech: %s said: %s", name, stderr[-5:])
-    if ended.code == 0:  # so ends espeak-ng without a sound card
+    if ended.code == 0:  # exit of espeak-ng without a sound card
         raise _Unheard(f"{name} reports an error: is there a sound card?")
     if ended.code is None:
         raise _Unheard(f"{name} was ended by a signal.")
@@ -233,7 +236,7 @@ def _ensure_heard(name: str, ended: Exit, stderr: list[str]) -> None:
 
 
 def _found(program: str) -> str | None:
-    """Where a program is; what PATH finds in the working directory does not count."""
+    """Return the path of a program on PATH, ignoring the working directory."""
     directories = os.environ.get("PATH", os.defpath).split(os.pathsep)
     return shutil.which(program, path=os.pathsep.join(filter(os.path.isabs, directories)))
 

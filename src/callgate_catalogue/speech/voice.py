@@ -1,10 +1,10 @@
-"""The espeak-ng of the `espeakng-loader` wheel as a program: text from stdin becomes a WAV file.
+"""Program that turns text into a WAV file, with espeak-ng of the `espeakng-loader` wheel.
 
     python voice.py -v de+f2 -s 175 -p 50 -w speech.wav < text
 
-The library is foreign code in C, so it runs in a process of its own, which needs nothing else
-of this package. The options are those of
-espeak-ng. Exits with 1 if the voice is not known or nothing could be made.
+The library is foreign code in C, so it runs in a separate process, which needs nothing else of
+this package. It accepts options of espeak-ng, and exits with 1 if the voice is unknown or the
+output fails.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import wave
 from importlib import import_module
 
 _RETRIEVE, _DONT_EXIT = 1, 0x8000
-_UTF8 = 1  # and neither SSML nor phonemes
+_UTF8 = 1  # without SSML and phonemes
 _RATE, _PITCH = 1, 3
 
 
 class _Voice(ctypes.Structure):
-    """`espeak_VOICE`, of which we say the languages only."""
+    """`espeak_VOICE`, of which callgate sets only the languages."""
 
     _fields_ = [
         ("name", ctypes.c_char_p),
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def _choose(library: ctypes.CDLL, voice: str) -> bool:
-    """By its name, or else the nearest of its language: de-at is spoken as de is."""
+    """Select a voice by name, or else the nearest of its language: de for de-at."""
     if library.espeak_SetVoiceByName(voice.encode()) == 0:
         return True
     wanted = _Voice(languages=voice.partition("+")[0].encode())

@@ -1,7 +1,7 @@
-"""The options of an utterance, and its text without what an engine would obey.
+"""Options of an utterance, and its text without engine commands.
 
-The options are those of espeak-ng, which `voice` understands too. All of it
-comes from a model: nothing of what it writes reaches a command line but a language tag.
+The options equal the options of espeak-ng, which `voice` understands too. A model writes all input:
+only its language tag reaches a command line.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import unicodedata
 from callgate.packs.speech import Spoken
 
 LONGEST_TEXT = 5_000
-"""Characters of one utterance that are heard."""
+"""Maximum spoken characters of one utterance."""
 _RATE, _PITCH = 175, 50
 _SLOWEST, _FASTEST, _HIGHEST = 80, 400, 99
 _LANGUAGE = re.compile(r"([a-z]{2,3})((?:-[a-z0-9]{2,8}){0,3})(?:[.@].*)?", re.DOTALL)
@@ -37,16 +37,16 @@ _STYLES = {
     ("happy", "happily", "cheerful", "upbeat", "playful", "friend"): (1.1, 12),
     ("excited", "enthusiastic", "energetic"): (1.2, 20),
 }
-"""What a word makes of the rate (times) and of the pitch (more); "-ly" may follow it."""
+"""Effect of a style word on rate (factor) and pitch (offset); "-ly" may follow it."""
 _BY_WORD = {word: style for words, style in _STYLES.items() for word in words}
 _UNHEARD = frozenset({"Cc", "Co", "Cn", "Cs"})
 
 
 def plain(utterance: str) -> str:
-    """The text as an engine may read it: all of it words.
+    """Return the text without engine commands.
 
-    espeak-ng takes a control character for the start of a command, and `[[` for that of
-    phonemes. Characters that nobody can hear become spaces; line breaks stay, as pauses.
+    In espeak-ng a control character starts a command, and `[[` starts phonemes. Inaudible
+    characters become spaces; line breaks stay, as pauses.
     """
     cut = utterance[:LONGEST_TEXT]
     cleaned = "".join(
@@ -56,8 +56,10 @@ def plain(utterance: str) -> str:
 
 
 def voice_options(spoken: Spoken, *, language: str | None = None) -> tuple[str, ...]:
-    """The options for an utterance, in its own language or in another; what is not known of
-    it sounds as usual."""
+    """Return the options for an utterance, in its own language or in another.
+
+    Unknown values keep the defaults.
+    """
     tongue = language or _language(spoken.locale) or "en"
     variant = _VARIANTS.get(spoken.voice or "")
     rate, pitch = _sound(spoken.style or "")
@@ -66,7 +68,7 @@ def voice_options(spoken: Spoken, *, language: str | None = None) -> tuple[str, 
 
 
 def _language(locale: str | None) -> str | None:
-    """`de-at` for de_AT.UTF-8."""
+    """Return a language tag: `de-at` for de_AT.UTF-8."""
     found = _LANGUAGE.fullmatch((locale or "").strip().lower().replace("_", "-"))
     return None if found is None else found[1] + found[2]
 

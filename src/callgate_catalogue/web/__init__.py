@@ -1,8 +1,8 @@
 """The web: web_search, web_fetch, api_call.
 
-    catalogue (a table) -> pages, calls, searches -> fetch -> connect -> reach -> an address
+    pack (a table) -> pages, calls, searches -> fetching -> reach -> an address
 
-Whatever a model asks for goes through `fetching.fetch`, and every connection that it makes, also
-after a redirect, through `connecting`: a name is looked up once, each address is judged by
-`reach`, and that very address is connected to. Start with `reach`, then `fetching`.
+Every request of a model goes through `fetching.fetch`, and every connection, also after a redirect,
+through its backend: it looks up a name once, checks each address with `reach`, and connects to
+exactly that address. Start with `reach`, then `fetching`.
 """

@@ -1,8 +1,8 @@
-"""A page of HTML as Markdown: its text, headings, lists, tables, code and links.
+"""Convert HTML to Markdown: text, headings, lists, tables, code and links.
 
-What a browser would not show is marked `[hidden: ...]`, because it is often meant for whoever
-reads the page in place of a person. A style sheet is not read, so what it alone hides is not
-known to be hidden. Scripts, styles and comments are left out.
+Content that a browser would hide is marked `[hidden: ...]`, because it often targets models instead
+of people. Style sheets are not read, so elements that only a style sheet hides are not detected.
+Scripts, styles and comments are omitted.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import NamedTuple
 from urllib.parse import quote, urljoin
 
 from callgate import ToolCancelled
-from callgate_catalogue.web.hiding import is_hidden
-from callgate_catalogue.web.html import End, Start, Text, tokens
+from callgate_catalogue.web.html import End, Start, Text, is_hidden, tokens
 
 _VOID = frozenset(
     {
@@ -114,32 +113,32 @@ _UNSEEN = re.compile(
     "\U000e0000-\U000e0fff]+"
 )
 _NO_END_OF_MARK = str.maketrans("[]", "()")
-"""What stands within a mark must not look as if the mark was over."""
+"""Replaces brackets within a mark, so that the content cannot end the mark."""
 _SPACES = re.compile(r"\s+")
 _CELL = "| "
 _FENCE = re.compile(r"`{3,}")
 _LARGEST_NUMBER = 1_000_000
 _DEEPEST = 500
 _DEEPEST_SHOWN = 8
-"""Lists and quotations in one another, which each stand further to the right."""
+"""Maximum indentation of nested lists and quotations."""
 MOST_TOKENS = 100_000
-"""Tags and texts of a page that are read; a long article has a third of it."""
+"""Maximum tags and texts of a page; a long article has a third of it."""
 _LOOK_UP = 2_000
-"""Tokens between two looks at whether to stop."""
+"""Tokens between two checks for cancellation."""
 _IN_A_LINK = "!#$%&'*+,/:;=?@~-._"
 _LONGEST_BASE = 2_048
 _MOST_OF_LINKS = 1_000_000
-"""Characters of all addresses together: with a long base each of many short links has them all."""
+"""Total characters of all URLs: with a long base even many short links become long."""
 
 
 class _Table:
-    """A table around. One with a head holds data; others often only say where things stand."""
+    """Enclosing table. One with a head contains data; others often serve as layout."""
 
     __slots__ = ("cells", "has_head", "is_begun")
 
     def __init__(self) -> None:
         self.cells = 0
-        """Of the row."""
+        """Number of cells in the row."""
         self.has_head = self.is_begun = False
 
 
@@ -150,12 +149,12 @@ class Page(NamedTuple):
 
 
 def without_unseen(text: str) -> str:
-    """Without characters that are not seen, or act on whatever shows them."""
+    """Remove invisible characters and characters that control a display."""
     return _UNSEEN.sub("", text)
 
 
 def convert(html: str, base: str, should_stop: Callable[[], bool] = lambda: False) -> Page:
-    """`base` is the address of the page, from which its links count."""
+    """Create a writer. `base` is the URL of the page, for relative links."""
     writer = _Writer(base)
     for count, token in enumerate(tokens(html)):
         if count % _LOOK_UP == 0 and should_stop():
@@ -177,12 +176,12 @@ class _Writer:
     def __init__(self, base: str) -> None:
         self._base = base
         self._open: list[tuple[str, bool]] = []
-        """The elements around, and whether each hides what is in it."""
+        """Enclosing elements, and whether each hides its content."""
         self._count: Counter[str] = Counter()
         self._hidden = 0
         self._left_out = 0
         self._lists: list[int] = []
-        """For each list around, the number of its next item; -1 for one without numbers."""
+        """Number of the next item of each enclosing list; -1 for an unordered list."""
         self._tables: list[_Table] = []
         self._quotes = 0
         self._pre = 0
@@ -190,13 +189,13 @@ class _Writer:
         self._line: list[str] = []
         self._prefix = ""
         self._marked = False
-        """Whether the line is within a mark for what is hidden."""
+        """Whether the line is within a mark for hidden content."""
         self._link: tuple[str, int] | None = None
         self._title = ""
         self._links = 0
         self._room = _MOST_OF_LINKS
 
-    # --- what comes -----------------------------------------------------------------------
+    # --- input --------------------------------------------------------------------------
 
     def text(self, text: str) -> None:
         if self._left_out or not text:
@@ -229,7 +228,7 @@ class _Writer:
             self._left_out += name in _LEFT_OUT
             self._enter(tag)
         elif hides or name in _LEFT_OUT:
-            self._hidden += 1  # so deep nobody knows where it ends
+            self._hidden += 1  # too deep to track its end
 
     def end(self, name: str) -> None:
         if name in ("p", "br"):
@@ -242,11 +241,11 @@ class _Writer:
                 return
 
     def cut(self) -> None:
-        """Say that there is more, outside of all that is open."""
+        """Append a note about omitted content, outside of all open elements."""
         while self._open:
             self._close_tag()
         self._break()
-        self._blocks.append(f"[The rest is left out: more than {MOST_TOKENS:,} tags and texts.]")
+        self._blocks.append(f"[The rest is omitted: more than {MOST_TOKENS:,} tags and texts.]")
 
     def finish(self) -> Page:
         while self._open:
@@ -346,13 +345,13 @@ class _Writer:
         return name
 
     def _is_in_cell(self) -> bool:
-        """Of a table of data, where all stands on one line."""
+        """Start or end a cell of a data table, whose rows are single lines."""
         if not self._tables or not self._tables[-1].has_head:
             return False
         return self._count["td"] + self._count["th"] >= len(self._tables)
 
     def _is_alone(self) -> bool:
-        """A cell that is all of its row in a table without a head: it only says where to stand."""
+        """Return whether a cell is a whole row of a table without a head, as in layouts."""
         return bool(self._tables) and not self._tables[-1].has_head and self._tables[-1].cells == 1
 
     def _end_row(self, table: _Table) -> None:
@@ -367,7 +366,7 @@ class _Writer:
         self._lists[-1] += 1
         return f"{self._lists[-1] - 1}. "
 
-    # --- what is written ------------------------------------------------------------------
+    # --- output --------------------------------------------------------------------------
 
     def _mark(self, hidden: bool) -> None:
         if hidden != self._marked:
@@ -375,7 +374,7 @@ class _Writer:
             self._marked = hidden
 
     def _close_link(self) -> None:
-        """What was read since its beginning becomes the link."""
+        """Turn the text since the start of a link into the link."""
         if self._link is None:
             return
         (href, start), self._link = self._link, None
@@ -396,7 +395,7 @@ class _Writer:
         if link is not None:
             text = "".join(self._line[link[1] :]).strip()
         self._close_link()
-        if link is not None and not text:  # a card: what comes first in it is what leads there
+        if link is not None and not text:  # a card: its first text becomes the link
             self._link = (link[0], 0)
         self._mark(False)
         if self._line[:1] == [_CELL] and self._is_alone():
@@ -429,7 +428,7 @@ def _number(tag: Start, name: str, usual: int) -> int:
 
 
 def _joined_url(base: str, href: str) -> str | None:
-    """Where a link leads; None where that is no place on the web."""
+    """Return the URL of a link; None unless it is on the web."""
     href = _UNSEEN.sub("", href).strip()
     if not href or href.startswith("#"):
         return None
@@ -446,7 +445,7 @@ _ITEM = re.compile(r"\s*(?:- |\d+\. )|\| ")
 
 
 def _joined(blocks: list[str]) -> str:
-    """With an empty line between two blocks that are not items of one list or table."""
+    """Join blocks, with an empty line unless both are items of one list or table."""
     pieces: list[str] = []
     for before, block in zip(["", *blocks], blocks, strict=False):
         together = _ITEM.match(before) is not None and _ITEM.match(block) is not None

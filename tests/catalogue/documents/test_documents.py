@@ -16,11 +16,10 @@ import pytest
 from callgate.core.sessions import Mode
 from callgate.policy.rules import Outcome, Policy, Rule
 from callgate.tools.loading import factories
-from callgate.tools.tables import DocumentsTable
-from callgate_catalogue.documents import refreshing
-from callgate_catalogue.documents.catalogue import CATALOGUE
-from callgate_catalogue.documents.dependencies import Documents
+from callgate_catalogue.documents import searching
 from callgate_catalogue.documents.index import opened
+from callgate_catalogue.documents.pack import CATALOGUE
+from callgate_catalogue.settings import Documents, DocumentsTable
 from tests.support import Bench
 
 
@@ -277,14 +276,14 @@ async def test_searches_side_by_side_find_the_same(home: Path, ws: Path) -> None
 
 async def test_a_cancelled_search_stops_reading(home: Path, ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started, go_on = threading.Event(), threading.Event()
-    text_of = refreshing.text_of
+    text_of = searching.text_of
 
     def slow(*args: Any, **more: Any) -> Any:
         started.set()
         assert go_on.wait(60)
         return text_of(*args, **more)
 
-    monkeypatch.setattr(refreshing, "text_of", slow)
+    monkeypatch.setattr(searching, "text_of", slow)
     desk = bench(home, ws)
     call = desk.tool_call("search", {"query": "zebra"})
     running = asyncio.create_task(desk.dispatcher.run(call))

@@ -14,22 +14,20 @@ import msgspec
 import pytest
 
 from callgate import Gate
-from callgate.config.embeddings import open_embedder
 from callgate.config.home import Home
-from callgate.config.keys import store_key
 from callgate.config.load import SettingsError, load_user, load_workspace
+from callgate.config.schema import EmbeddingsTable
 from callgate.core.models import Key
 from callgate.core.sessions import Mode
+from callgate.features.chat.models.embeddings import open_embedder
+from callgate.features.chat.models.make import store_key
 from callgate.policy.rules import Outcome, Policy, Rule
 from callgate.tools.loading import factories
-from callgate.tools.tables import DocumentsTable, EmbeddingsTable
-from callgate_catalogue.documents.catalogue import CATALOGUE
-from callgate_catalogue.documents.dependencies import Documents
 from callgate_catalogue.documents.index import Hit, Passage, opened
-from callgate_catalogue.documents.passages import MOST_BYTES, split
-from callgate_catalogue.documents.search_request import SearchRequest
-from callgate_catalogue.documents.searching import fused
-from callgate_catalogue.documents.vectors import COMPARED, Scope, Vectors, normalised
+from callgate_catalogue.documents.pack import CATALOGUE
+from callgate_catalogue.documents.searching import SearchRequest, fused
+from callgate_catalogue.documents.vectors import COMPARED, MOST_BYTES, Scope, Vectors, normalised, split
+from callgate_catalogue.settings import Documents, DocumentsTable
 from tests.models_server import Answer, Embeds, Fails, Hangs, Leaves, ModelServer, Streams
 from tests.support import Bench
 
@@ -228,7 +226,7 @@ async def test_with_a_broken_embedder_words_are_found_all_the_same(
     broken: Answer, home: Path, ws: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VECTOR_KEY", SECRET)
-    monkeypatch.setattr("callgate.config.embeddings._RETRIES", 0)
+    monkeypatch.setattr("callgate.features.chat.models.embeddings._RETRIES", 0)
     async with ModelServer(broken) as server:
         desk = bench(home, ws, server.url, key_env="VECTOR_KEY")
         result = await desk.run("search", {"query": "physician"})
@@ -274,7 +272,7 @@ async def test_vectors_shorter_than_that_of_the_query_are_no_answer(home: Path, 
 async def test_a_text_that_the_embedder_refuses_does_not_keep_out_the_others(
     says: str, home: Path, ws: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("callgate.config.embeddings._RETRIES", 0)
+    monkeypatch.setattr("callgate.features.chat.models.embeddings._RETRIES", 0)
     (ws / "poison.md").write_text("Unswallowable.\n")
     async with ModelServer(Embeds(refuses="Unswallowable", says=says)) as server:
         desk = bench(home, ws, server.url)
@@ -453,7 +451,7 @@ async def test_the_page_about_documents_shows_what_happens(home: Path, ws: Path,
     """`tests/docs` runs its other blocks; this one needs somebody who makes vectors."""
     page = (Path(__file__).parents[3] / "docs" / "use" / "documents.md").read_text()
     (block,) = re.findall(r"```text\n\$ callgate call search query=(\w+)\n(.+?)\n```", page, re.DOTALL)
-    ((path, said),) = re.findall(r'With the file `(\S+)` that says "([^"]+)":', page)
+    ((path, said),) = re.findall(r'with the file `(\S+)`, which contains "([^"]+)":', page)
     (ws / path).parent.mkdir()
     (ws / path).write_text(said + "\n")
     (ws / "garage.md").unlink()
@@ -470,7 +468,7 @@ async def main():
         assert [sorted(row) for row in result.value] == [["line", "origin", "path", "snippet"]]
     more = ("meaning", "vectors", "passages")
     unwanted = {f"callgate_catalogue.documents.{name}" for name in more}
-    unwanted |= {"callgate.models.embeddings", "callgate.config.embeddings", "httpx2"}
+    unwanted |= {"callgate.features.chat.models.embeddings", "httpx2"}
     print(sorted(unwanted & sys.modules.keys()))
 asyncio.run(main())
 """

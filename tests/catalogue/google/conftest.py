@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from callgate.http_client import retries
+from callgate.core import http
 from tests.catalogue.google.desk import Desk, seeded
 from tests.google_server import GoogleServer
 
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(http, "FIRST_WAIT_S", 0.001)
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)

@@ -6,14 +6,14 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from callgate.config.schema import GoogleTable
+from callgate.core.calls import ToolResult
 from callgate.core.effects import Capability, SideEffects
-from callgate.core.results import ToolResult
 from callgate.core.sessions import Mode
 from callgate_catalogue.google.accounts import GoogleAccounts
 from callgate_catalogue.google.catalogue import CATALOGUE, SERVICES
 from callgate_catalogue.google.oauth import Client, Tokens
-from callgate_catalogue.google.tool import GoogleTools
+from callgate_catalogue.google.pack import GoogleTools
+from callgate_catalogue.settings import GoogleTable
 from tests.google_server import SCOPE, GoogleServer
 from tests.support import Bench
 

@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 
 from callgate.config.home import Home
-from callgate.config.schema import GoogleTable
 from callgate.core.errors import ToolError
-from callgate.wiring.runtime import Wired
-from callgate_catalogue.google.accounts import GoogleAccounts, check_name
+from callgate.instance.wiring.runtime import Wired
+from callgate_catalogue.google.accounts import GoogleAccounts, Granted, check_name
 from callgate_catalogue.google.catalogue import CATALOGUE
-from callgate_catalogue.google.credentials import Granted
 from callgate_catalogue.google.oauth import Client, Tokens
+from callgate_catalogue.settings import GoogleTable
 from tests.catalogue.google.desk import MAIL, Desk
 
 TOKENS = Tokens(access_token="ya29.a", refresh_token="1//r", expires_at=0.0, scopes=("s",))
@@ -70,7 +69,7 @@ def test_what_another_process_wrote_is_seen(home: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "A", "../x", "a b", "-x", "a" * 65])
 def test_an_account_has_a_plain_name(name: str) -> None:
-    with pytest.raises(ValueError, match="no name"):
+    with pytest.raises(ValueError, match="not a valid account name"):
         check_name(name)
 
 
@@ -120,33 +119,33 @@ def test_where_nobody_is_logged_in_no_session_is_offered_the_tools(home: Path, t
     wired.register_built_in()
     session = wired.session(str(tmp_path))
     ours = {spec.definition.name for spec in CATALOGUE}
-    offered = {tool.name for tool in wired.runtime.tools(session)}
-    reasons = {tool.name: why for tool, why in wired.runtime.all_tools(session)}
+    offered = {tool.name for tool in wired.runtime.tools.listed(session)}
+    reasons = {tool.name: why for tool, why in wired.runtime.tools.with_reasons(session)}
     assert offered & ours == set()
     assert all("callgate auth google login" in str(reasons[name]) for name in ours)
     accounts = GoogleAccounts(str(home), GoogleTable())
     accounts.put("default", TOKENS, Client("c"), read_only=True)
-    reading = {tool.name for tool in wired.runtime.tools(session)} & ours
+    reading = {tool.name for tool in wired.runtime.tools.listed(session)} & ours
     assert reading == {spec.definition.name for spec in CATALOGUE if not spec.writes}
     accounts.put("default", TOKENS, Client("c"), read_only=False)
-    assert {tool.name for tool in wired.runtime.tools(session)} & ours == ours
+    assert {tool.name for tool in wired.runtime.tools.listed(session)} & ours == ours
     wired.sandbox.close()
 
 
 def test_nothing_that_makes_requests_is_loaded_before_a_call() -> None:
     code = (
-        "import sys, callgate.wiring.runtime as w; from callgate.config.home import Home\n"
+        "import sys, callgate.instance.wiring.runtime as w; from callgate.config.home import Home\n"
         "wired = w.Wired(Home(sys.argv[1]), audit=False); wired.register_built_in()\n"
         "heavy = ('httpx2', 'anyio', 'zoneinfo', 'mimetypes', 'csv')\n"
         "ours = 'callgate_catalogue.google.'\n"
         "def loaded(): return [m for m in sys.modules if m.split('.')[0] in heavy or m.startswith(ours)]\n"
-        "registry = wired.dispatcher.registry; registry.find('read_file'); registry.find('nosuch')\n"
+        "registry = wired.registry; registry.find('read_file'); registry.find('nosuch')\n"
         "assert loaded() == [], loaded()\n"
         "assert registry.find('gmail_list') is not None\n"
         "print(*sorted(loaded()))\n"
     )
     home = os.environ["CALLGATE_HOME"]
     ran = subprocess.run([sys.executable, "-c", code, home], capture_output=True, text=True, timeout=60)
-    assert ran.stdout.split() == [
-        f"callgate_catalogue.google.{name}" for name in ("accounts", "catalogue", "credentials", "pack", "tool")
-    ], ran.stderr
+    assert ran.stdout.split() == [f"callgate_catalogue.google.{name}" for name in ("accounts", "catalogue", "pack")], (
+        ran.stderr
+    )

@@ -9,7 +9,7 @@ import pytest
 
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolErrorClass
-from callgate.core.json_schema.schemas import ArgumentSchema
+from callgate.core.schemas import ArgumentSchema
 from callgate_catalogue.google.catalogue import CATALOGUE
 from tests.catalogue.google.desk import CASES, DESTRUCTIVE, MAIL, Case, Desk
 from tests.google_server import Fault, GoogleServer, Hangs

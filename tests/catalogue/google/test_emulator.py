@@ -23,7 +23,7 @@ def test_the_emulator_of_others_lets_us_in_and_takes_our_mail(tmp_path: Path) ->
         *apart,
         sys.executable,
         "-m",
-        "tests.google_emulator.visit",
+        "tests.catalogue.google.emulator.visit",
         str(PROJECT / ".tools/emulate"),
         str(tmp_path),
     ]

@@ -14,14 +14,14 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 
 from callgate.cli.main import main
-from callgate.config.schema import GoogleTable
 from callgate.core.errors import ToolError
 from callgate.sandbox.processes.command_marks import MARK
 from callgate_catalogue.google import oauth
 from callgate_catalogue.google.accounts import GoogleAccounts
+from callgate_catalogue.settings import GoogleTable
 from tests.catalogue.google.desk import ALL, MAIL, READING
 from tests.google_server import SCOPE, GoogleServer
-from tests.unit.cli.running import callgate, not_within_a_call
+from tests.kernel.cli.running import callgate, not_within_a_call
 
 SCOPES = (f"{SCOPE}gmail.readonly", f"{SCOPE}gmail.send")
 

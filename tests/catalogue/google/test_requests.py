@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from callgate.core.errors import ToolError, ToolErrorClass
-from callgate.http_client.server_text import Masked
-from callgate_catalogue.google import refusals, requests
+from callgate.redaction.texts import Masked
+from callgate_catalogue.google import outputs, requests
 from callgate_catalogue.google.oauth import Client
 from callgate_catalogue.google.requests import Connections
 from tests.catalogue.google.desk import EVENT, LETTER, MAIL, SHEET, TASK, Desk
@@ -251,16 +251,16 @@ async def test_a_caller_who_leaves_ends_the_request(desk: Desk) -> None:
     [
         (
             b'{"error": {"code": 404, "message": "Not here.", "status": "NOT_FOUND"}}',
-            "Google does not find it (404): Not here.",
+            "Google cannot find it (404): Not here.",
         ),
-        (b'{"error": {"code": 404}}', "Google does not find it (404)."),
-        (b"", "Google does not find it (404)."),
-        (b'{"error": "nope", "error_description": "Really."}', "Google does not find it (404): Really."),
-        (b'{"error": {"message": "a\\nb\\u001b[2J"}}', "Google does not find it (404): a b [2J"),
+        (b'{"error": {"code": 404}}', "Google cannot find it (404)."),
+        (b"", "Google cannot find it (404)."),
+        (b'{"error": "nope", "error_description": "Really."}', "Google cannot find it (404): Really."),
+        (b'{"error": {"message": "a\\nb\\u001b[2J"}}', "Google cannot find it (404): a b [2J"),
     ],
 )
 def test_googles_error_becomes_one_sentence(body: bytes, message: str) -> None:
-    answer = refusals.Refused(404, {}, body)
-    failure = refusals.refusal(answer, "default", "gmail.readonly", Masked([]), datetime.now(UTC))
+    answer = outputs.Refused(404, {}, body)
+    failure = outputs.refusal(answer, "default", "gmail.readonly", Masked([]), datetime.now(UTC))
     assert (str(failure.error), failure.passes) == (message, False)
     assert failure.error.error_class is ToolErrorClass.EXECUTION_ERROR

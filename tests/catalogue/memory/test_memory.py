@@ -15,13 +15,12 @@ from callgate.core.errors import ToolError
 from callgate.core.sessions import Mode, Session
 from callgate.sandbox.processes.command_marks import MARK
 from callgate.tools.loading import factories
-from callgate.tools.tables import MemoryTable
-from callgate_catalogue.memory.catalogue import CATALOGUE
-from callgate_catalogue.memory.pack import Notes
+from callgate_catalogue.memory.pack import CATALOGUE, Notes
 from callgate_catalogue.memory.store import Memory, prompt_text
+from callgate_catalogue.settings import MemoryTable
+from tests.features.chat.agent.talks import PlayedModel, text
+from tests.kernel.cli.running import callgate
 from tests.support import Bench, FakeHuman
-from tests.unit.agent.talks import PlayedModel, text
-from tests.unit.cli.running import callgate
 
 SECRET = "sk-ant-api03-" + "Ab3dEf6hIj9kLm2nOp5q" * 4
 

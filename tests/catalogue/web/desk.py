@@ -7,9 +7,9 @@ from typing import Any
 from callgate.core.models import Key
 from callgate.core.sessions import Mode
 from callgate.tools.loading import factories
-from callgate.tools.tables import WebTable
-from callgate_catalogue.web.catalogue import CATALOGUE
-from callgate_catalogue.web.dependencies import Web
+from callgate_catalogue.settings import WebTable
+from callgate_catalogue.web.pack import CATALOGUE
+from callgate_catalogue.web.reach import Web
 from tests.support import Bench
 
 

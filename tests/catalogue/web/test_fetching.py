@@ -13,7 +13,7 @@ import pytest
 
 from callgate.core.errors import ToolErrorClass, ToolPermissionDenied
 from callgate_catalogue.web import fetching
-from callgate_catalogue.web.compression import decoder
+from callgate_catalogue.web.fetching import decoder
 from callgate_catalogue.web.reach import Reach
 from tests.catalogue.web.desk import Names, desk
 from tests.web_server import WebServer, endless, page, redirect, silent
@@ -146,9 +146,26 @@ async def test_a_name_that_changes_between_redirects_is_judged_again() -> None:
 async def test_a_redirect_is_judged_like_any_address(where: str, reason: str) -> None:
     async with WebServer() as server:
         server.pages["/"] = redirect(where)
-        bench = desk(resolve=Names(localhost=[["127.0.0.1"]]), allow=[f"127.0.0.1:{server.port}"])
+        names = Names(localhost=[["127.0.0.1"]])
+        bench = desk(resolve=names, allow=[f"127.0.0.1:{server.port}"])
         result = await bench.run("web_fetch", {"url": server.url()})
-        assert result.error.reason == reason
+        if reason == "invalid_url":
+            assert result.error.reason == reason
+        else:  # another host is not contacted
+            assert (result.ok, result.meta["location"], server.paths) == (True, where, ["/"])
+            assert names.asked == []
+
+
+async def test_a_page_that_redirects_to_another_host_names_it_and_does_not_contact_it() -> None:
+    async with WebServer() as server, WebServer() as other:
+        server.pages["/"] = redirect(other.url("/x"), 301)
+        other.pages["/x"] = page("elsewhere", "text/plain")
+        bench = desk(allow=[f"127.0.0.1:{server.port}", f"127.0.0.1:{other.port}"])
+        for method in ("GET", "HEAD"):
+            result = await bench.run("web_fetch", {"url": server.url(), "method": method})
+            assert (result.meta["status"], result.meta["location"]) == (301, other.url("/x"))
+        assert other.got == []
+        assert (await bench.run("web_fetch", {"url": other.url("/x")})).ok
 
 
 async def test_redirects_are_followed_as_far_as_the_settings_say() -> None:
@@ -225,9 +242,9 @@ async def test_only_the_hosts_that_the_settings_name_are_reached_if_they_name_so
         server.pages["/"] = redirect("http://example.org/")
         names = Names(example_org=[["93.184.216.34"]])
         bench = desk(resolve=names, only=[f"127.0.0.1:{server.port}"], allow=[f"127.0.0.1:{server.port}"])
-        for url in ("http://example.org/", server.url()):
-            result = await bench.run("web_fetch", {"url": url})
-            assert (result.error.error_class, result.error.reason) == ("permission_denied", "host_refused")
+        result = await bench.run("web_fetch", {"url": "http://example.org/"})
+        assert (result.error.error_class, result.error.reason) == ("permission_denied", "host_refused")
+        assert (await bench.run("web_fetch", {"url": server.url()})).meta["location"] == "http://example.org/"
         assert names.asked == []
 
 

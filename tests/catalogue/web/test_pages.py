@@ -20,11 +20,11 @@ from callgate.core.effects import SideEffects
 from callgate.core.sessions import Mode
 from callgate.policy.rules import Outcome, Policy, Rule
 from callgate.tools.loading import factories
-from callgate.tools.tables import WebTable
-from callgate_catalogue.web.catalogue import CATALOGUE
-from callgate_catalogue.web.charsets import decode
-from callgate_catalogue.web.dependencies import Web
+from callgate_catalogue.settings import WebTable
+from callgate_catalogue.web.html import decode
 from callgate_catalogue.web.markdown import MOST_TOKENS, convert
+from callgate_catalogue.web.pack import CATALOGUE
+from callgate_catalogue.web.reach import Web
 from tests.catalogue.web.desk import Names, desk
 from tests.small_pdfs import pdf
 from tests.support import Bench, FakeHuman
@@ -423,7 +423,7 @@ async def test_what_a_call_is_authorized_with_is_in_no_event_and_no_record(home:
         (home / "settings.toml").write_text(f'[web]\nallow = ["127.0.0.1:{server.port}"]\n')
         events: list[Any] = []
         async with Gate(tmp_path, home=home, confirm=FakeHuman(True, True)) as gate:
-            gate.runtime.listen(events.append)
+            gate.runtime.sessions.listen(events.append)
             for headers in ({"Authorization": f"Bearer {secret}"}, {"X-Api-Key": secret}):
                 asked = {"url": server.url(), "method": "POST", "headers": headers}
                 assert (await gate.call("api_call", asked)).ok
@@ -500,7 +500,7 @@ def test_of_a_page_with_far_too_many_tags_the_beginning_is_read() -> None:
     nested = "<p>first</p>" + "<div>" * 400_000 + "<p>last</p>"
     page = convert(nested, "https://example.com/")
     assert page.markdown.startswith("first\n")
-    assert page.markdown.endswith(f"[The rest is left out: more than {MOST_TOKENS:,} tags and texts.]")
+    assert page.markdown.endswith(f"[The rest is omitted: more than {MOST_TOKENS:,} tags and texts.]")
 
 
 @pytest.mark.parametrize("page", ["<p>x</p>" * 100, "<div>" * 90_000, "x" * 1_000_000])

@@ -1,4 +1,4 @@
-"""`callgate audit`: the calls on record, newest last, and whether the record is whole."""
+"""`callgate audit`: show and search the recorded calls, newest last, and verify the audit log."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from callgate.audit.records import CallRecord
 from callgate.audit.verify import Problem, Verification
 from callgate.audit.verify import verify as check
 from callgate.cli.errors import FAILED, OK, CliError
-from callgate.cli.records.stores import find_shared_store, not_found, with_store
+from callgate.cli.stores import find_shared_store, not_found, with_store
 from callgate.cli.ui.output import print_json, print_json_line
-from callgate.cli.ui.terminal import columns, is_terminal, paint_for, say
-from callgate.cli.ui.visible import clip, visible
+from callgate.cli.ui.tables import Cell, Column, print_rows
+from callgate.cli.ui.terminal import say
+from callgate.cli.ui.visible import visible
 from callgate.config.home import Home
 from callgate.config.stores import SharedStore
 from callgate.core.errors import ToolErrorClass
@@ -33,14 +34,20 @@ _LOOK_EVERY_S = 0.2
 _AGO = re.compile(r"(\d{1,6})([smhd])\Z")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
+_HEADINGS = (Column("when"), Column("ended", least=17), Column("caller"), Column("call"))
+_MOST_ROWS = 3
+"""Maximum rows of one call at a terminal; `--json` has all details."""
+
 Found = Iterable[tuple[CallRecord, bytes]]
 
 
 def tail(options: Namespace) -> int:
     path = _path(options)
-    follower = Follower(path)  # before the first look, so that nothing falls in between
+    follower = Follower(path)  # before the first read, so that no record is missed
     shown = _read(path, Filter(), options.n)
     _show(shown, options.json)
+    if not (shown or options.json or options.follow):
+        say("no calls are recorded")
     seen = {line.id for line, _ in shown}
     while options.follow:
         _show((each for each in follower.read() if each[0].id not in seen), options.json)
@@ -59,12 +66,15 @@ def search(options: Namespace) -> int:
         since_ms=None if options.since is None else since_ms(options.since),
     )
     limit = sys.maxsize if options.n is None else options.n
-    _show(_read(_path(options), wanted, limit), options.json)
+    found = _read(_path(options), wanted, limit)
+    _show(found, options.json)
+    if not (found or options.json):
+        say("no recorded call matches")
     return OK
 
 
 def verify(options: Namespace) -> int:
-    """The log of the home, compared with its store; or others alone; or those of several homes."""
+    """Verify the home's log against its store, or the named files, or logs of several homes."""
     try:
         path = _path(options)
         shared = find_shared_store(Home.from_environment())
@@ -82,7 +92,7 @@ def verify(options: Namespace) -> int:
 
 
 def _verify_several(options: Namespace, shared: SharedStore | None) -> int:
-    from callgate.cli.records import shared_audit  # lazy: most homes share nothing  # noqa: PLC0415
+    from callgate.cli.commands import shared_audit  # lazy: most homes share nothing  # noqa: PLC0415
 
     if shared is not None:
         several = shared_audit.verify_shared(options, shared)
@@ -91,7 +101,7 @@ def _verify_several(options: Namespace, shared: SharedStore | None) -> int:
         several = shared_audit.verify_alone([*map(_existing, [*homes, *(options.file or ())])])
     unchecked = several.unchecked_homes
     if unchecked and not options.json:
-        say(f"not checked: the logs of homes {', '.join(unchecked)} (--home DIR names them)")
+        say(f"not checked: the logs of homes {', '.join(unchecked)} (add them with --home DIR)")
     return _report(options, several.found, several.calls, several.last_hashes, unchecked)
 
 
@@ -115,7 +125,7 @@ def _report(
     for problem in (*found.problems, *found.unreadable):
         print(visible(str(problem)))
     counts = f"records {found.records}, chains {found.chains}, files {found.segments}"
-    print(f"whole: {counts}" if found.ok else f"broken: problems {len(found.problems)}, {counts}")
+    print(f"intact: {counts}" if found.ok else f"broken: problems {len(found.problems)}, {counts}")
     for path, hash in last_hashes.items():
         if hash:
             of = f" of {visible(path)}" if len(last_hashes) > 1 else ""
@@ -130,19 +140,21 @@ def _existing(path: str) -> str:
 
 
 def _compare(options: Namespace, path: str) -> Comparison | None:
-    """What the store says to the log; None where there is neither."""
+    """Compare the log with the store; return None if neither exists."""
     home = Home.from_environment()
     if not os.path.exists(home.store) and not os.path.exists(path):
         return None
     try:
         return with_store(options, lambda store: compare(store, path, home.processes))
-    except CliError as error:  # a store that says nothing does not say that all is well
+    except CliError as error:  # an unreadable store must count as a problem
         return Comparison(0, (Problem(path, 0, f"not compared with the store: {error}"),))
 
 
 def _path(options: Namespace) -> str:
     if options.words:
-        raise CliError(f"audit takes no {options.words[0]!r}", hint="See callgate audit --help.")
+        raise CliError(
+            f"unexpected argument {options.words[0]!r}", hint="See callgate audit --help."
+        )
     return Home.from_environment().audit
 
 
@@ -162,7 +174,7 @@ def _unreadable(error: OSError) -> CliError:
 
 
 def since_ms(text: str) -> int:
-    """A date, a date with a time (ours, unless it names a zone), or how long ago."""
+    """Parse a date, a date with a time (local, unless it names a zone), or an age like `2h`."""
     ago = _AGO.match(text)
     try:
         if ago is not None:
@@ -172,7 +184,8 @@ def since_ms(text: str) -> int:
         return int(when.timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         raise CliError(
-            f"--since: {text!r} is no date", hint="Such as 2026-01-31, 2026-01-31T12:00 or 2h."
+            f"--since: {text!r} is not a date or an age",
+            hint="Examples: 2026-01-31, 2026-01-31T12:00, 2h.",
         ) from None
 
 
@@ -189,16 +202,12 @@ def _show(found: Found, as_json: bool) -> None:
         for line, raw in found:
             print_json_line(_as_written(line, raw))
         return
-    paint = paint_for(sys.stdout)
-    room = columns() if is_terminal(sys.stdout) else None
     for line, _ in found:
         ended = line.error_class or "ok"
         colour = "green" if ended == "ok" else "red" if line.decision == "deny" else "yellow"
         when = datetime.fromtimestamp(line.ts / 1000).strftime("%Y-%m-%d %H:%M:%S")
-        head = f"{when}  {paint(colour, f'{ended:<17}')}  {visible(line.caller)}  "
         text = f"{line.tool}  {line.args}{_by(line)}"
-        taken = len(when) + 17 + len(line.caller) + 6
-        print(head + (visible(text) if room is None else clip(text, max(room - taken - 1, 20))))
+        print_rows(_HEADINGS, [(when, Cell(ended, colour), line.caller, text)], most=_MOST_ROWS)
 
 
 def _by(line: CallRecord) -> str:

@@ -1,4 +1,4 @@
-"""`callgate call`: run one tool once. Its result on stdout, everything else on stderr."""
+"""`callgate call`: run one tool once. The result goes to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from callgate.cli import remote_call as remote
 from callgate.cli.arguments import read_arguments
 from callgate.cli.embedded import find_tool, open_runtime
 from callgate.cli.errors import CliError
-from callgate.cli.remote import call as remote
 from callgate.cli.ui import call_results
 from callgate.cli.ui.call_results import CallOutcome
 from callgate.cli.ui.terminal import has_terminal, is_terminal, say
-from callgate.cli.ui.visible import clip, visible_text
+from callgate.cli.ui.visible import shorten, visible_text
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import ToolError
 from callgate.core.events import (
@@ -30,13 +30,13 @@ from callgate.core.events import (
 )
 from callgate.dispatch.tools.registry import Registered
 from callgate.instance.watchdog import watch_runtime
-from callgate.redaction.summaries import summarize
-from callgate.wiring.runtime import Wired
+from callgate.instance.wiring.runtime import Wired
+from callgate.redaction.data import summarize
 
 if TYPE_CHECKING:  # a usual call is read without it
     from argparse import Namespace
 
-    from callgate.cli.ui.progress_line import ProgressLine
+    from callgate.cli.logs import ProgressLine
     from callgate.dispatch.permission.confirmations import Confirmer
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -44,7 +44,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def call(options: Namespace) -> int:
     if not options.words:
-        raise CliError("which tool? callgate call NAME [key=value ...]", hint="See callgate tools.")
+        raise CliError(
+            "no tool was named: callgate call NAME [key=value ...]", hint="See callgate tools."
+        )
     looks = not options.no_instance
     if looks and (code := remote.call(options)) is not None:
         return code
@@ -67,7 +69,7 @@ def call(options: Namespace) -> int:
         timeout_s=options.timeout,
         trace=None if wired.tracing is None else wired.tracing.current(),
     )
-    session.title = clip(f"{tool_call.tool} {summarize(arguments)}", 80)
+    session.title = shorten(f"{tool_call.tool} {summarize(arguments)}", 80)
     code = run_call(wired, tool_call, tool, options, unreadable)
     if looks or getattr(options, "found_none", False):
         _start_instance(wired, session.workspace, options)
@@ -75,11 +77,13 @@ def call(options: Namespace) -> int:
 
 
 def _start_instance(wired: Wired, workspace: str, options: Namespace) -> None:
-    """For the calls that follow, where the settings say so."""
+    """Start an instance for later calls, if the settings permit it."""
     minutes = wired.settings.instance.on_demand_minutes
-    if not minutes or options.debug or os.environ.get("CALLGATE_LOG"):  # which no instance serves
+    if (
+        not minutes or options.debug or os.environ.get("CALLGATE_LOG")
+    ):  # an instance has its own log
         return
-    from callgate.cli.serving.on_demand import start_instance  # lazy: most homes start none  # noqa: PLC0415
+    from callgate.cli.commands.on_demand import start_instance  # lazy: most homes start none  # noqa: PLC0415
 
     start_instance(wired.home.path, workspace, minutes)
 
@@ -92,9 +96,10 @@ def run_call(
     unreadable: ToolError | None = None,
     show: Callable[[CallOutcome], int] | None = None,
 ) -> int:
-    """Make a call and show how it ended; the exit code. `unreadable` is why it cannot run.
+    """Make a call, show its result, and return the exit code.
 
-    `show` does it in another way, and gives the exit code.
+    `unreadable`: the reason why the arguments could not be read. `show` replaces the usual
+    output and returns the exit code.
     """
     live = _Live(options.verbose, options.wait, _progress_line(options))
     runner = asyncio.Runner()
@@ -111,7 +116,7 @@ def run_call(
 def _progress_line(options: Namespace) -> ProgressLine | None:
     if not is_terminal(sys.stderr) or options.verbose or options.quiet:
         return None
-    from callgate.cli.ui.progress_line import ProgressLine  # lazy: only at a terminal  # noqa: PLC0415
+    from callgate.cli.logs import ProgressLine  # lazy: only at a terminal  # noqa: PLC0415
 
     return ProgressLine(wanted=True)
 
@@ -123,11 +128,11 @@ async def _run(
     try:
         watch_runtime(wired)
         if unreadable is not None:
-            return CallOutcome(runtime.refuse(call, unreadable))
+            return CallOutcome(runtime.calls.refuse(call, unreadable))
         answers = _confirmer(wired, call, options)
         attached: AbstractContextManager[None] = nullcontext()
         if answers is not None or options.wait:
-            attached = runtime.attach(answers, call.session.id)
+            attached = runtime.permission.attach(answers, call.session.id)
         unlisten = wired.bus.listen(live)
         with attached:
             ended = await _until_the_end(wired, call)
@@ -139,7 +144,7 @@ async def _run(
 
 
 def _confirmer(wired: Wired, call: ToolCall, options: Namespace) -> Confirmer | None:
-    """Who answers a question; None: nobody."""
+    """Return the approver of the call; None if there is none."""
     if not options.yes and (options.no_input or options.wait or not has_terminal()):
         return None
     from callgate.cli.ui.confirmation_prompt import confirmer  # lazy: only where one can be asked  # noqa: PLC0415
@@ -148,17 +153,17 @@ def _confirmer(wired: Wired, call: ToolCall, options: Namespace) -> Confirmer | 
 
 
 async def _until_the_end(wired: Wired, call: ToolCall) -> CallOutcome:
-    """Run the call; the first signal stops it, and it is waited for."""
+    """Run the call. The first signal cancels it, and its end is awaited."""
     loop = asyncio.get_running_loop()
     signals: list[int] = []
     async with asyncio.TaskGroup() as group:
-        work = group.create_task(wired.runtime.call(call))
+        work = group.create_task(wired.runtime.calls.run(call))
 
         def stop(number: int) -> None:
             signals.append(number)
             if len(signals) == 1:
                 say("callgate: stopping the call")
-                group.create_task(wired.runtime.cancel(call.id))
+                group.create_task(wired.runtime.calls.cancel(call.id))
 
         for each in _SIGNALS:
             loop.add_signal_handler(each, stop, each)
@@ -171,7 +176,7 @@ async def _until_the_end(wired: Wired, call: ToolCall) -> CallOutcome:
 
 
 class _Live:
-    """On stderr: with `-v` what a tool says while it works, with `--wait` what is asked."""
+    """Live output on stderr: tool output with `-v`, questions with `--wait`."""
 
     def __init__(self, on: bool, wait: bool, waiting: ProgressLine | None) -> None:
         self._on = on

@@ -17,7 +17,7 @@ import msgspec
 
 from callgate.cli.errors import OK, CliError
 from callgate.cli.nested_calls import refuse_within_a_call
-from callgate.cli.records.stores import (
+from callgate.cli.stores import (
     alive,
     find_session,
     not_found,
@@ -27,9 +27,9 @@ from callgate.cli.records.stores import (
     with_store,
     words,
 )
-from callgate.cli.ui.dialog import agreed
+from callgate.cli.ui.dialog import NARROWEST, QuestionDocument, agreed, question_rows
 from callgate.cli.ui.output import print_json
-from callgate.cli.ui.question import NARROWEST, QuestionDocument, question_rows
+from callgate.cli.ui.tables import print_field
 from callgate.cli.ui.terminal import Paint, columns, paint_for, say, wants_colour
 from callgate.cli.ui.tty import Tty, open_tty
 from callgate.cli.ui.visible import visible
@@ -44,21 +44,21 @@ BY = "callgate confirmations"
 
 
 class PendingConfirmation(NamedTuple):
-    """A question, and who waits for its answer."""
+    """An open question, and the process that waits for its answer."""
 
     stored: StoredConfirmation
     question: Confirmation | None
-    """None if another version asked it, in words that this one cannot read."""
+    """None if it comes from another version, in a format that this version cannot read."""
     tool: str
     owner: str | None
-    """The living process that asks; None if it is gone."""
+    """The waiting process; None if it no longer runs."""
 
     @property
     def fate(self) -> str:
-        """What a yes leads to."""
+        """The effect of an approval, for the person who gave it."""
         if self.owner is not None:
-            return f"{process_name(self.owner)}, which asks, goes on"
-        return f"it will run when session {self.stored.session_id} is resumed"
+            return f"{process_name(self.owner)} continues the call"
+        return f"the call runs when session {self.stored.session_id} is resumed"
 
 
 def confirmations(options: Namespace) -> int:
@@ -74,7 +74,7 @@ def list(options: Namespace) -> int:
     for each in () if options.json else pending:
         _print(each, time.time())
     if not pending and not options.json:
-        say("no question waits for an answer")
+        say("no call waits for approval")
     return OK
 
 
@@ -123,20 +123,21 @@ def _answer(options: Namespace, decision: Outcome) -> int:
 async def _give(
     store: Store, question_id: str, answer: Answer, sha256: str | None, tty: Tty | None
 ) -> PendingConfirmation:
-    """Answer a question; an error that says who answered, if someone else was first.
+    """Answer a question. Raises an error that names the earlier answer, if there is one.
 
-    Someone at a terminal who does not name the hash of what they allow is shown all of it."""
+    At a terminal the whole question is shown before an approval that has no hash.
+    """
     stored = await _find(store, question_id)
     pending = await _read_pending(store, stored)
-    if pending.question is None:  # nobody can know what they would say yes to
+    if pending.question is None:  # an answer would approve an unknown call
         raise CliError(
-            f"question {stored.id} was asked by another version of callgate, which has to be used",
+            f"question {stored.id} comes from another version of callgate, which must answer it",
             error_class=ToolErrorClass.EXECUTION_ERROR,
             reason="unreadable_question",
         )
     if sha256 not in (None, pending.question.arguments_sha256):
         raise CliError(
-            f"question {stored.id} is about other arguments",
+            f"question {stored.id} has other arguments than --sha256; nothing was answered",
             error_class=ToolErrorClass.PERMISSION_DENIED,
             reason="other_arguments",
         )
@@ -160,7 +161,7 @@ async def _ensure_meant(question: Confirmation, answer: Answer, tty: Tty) -> Non
     document = QuestionDocument(question, Paint(wants_colour(True, os.environ)))
     if not await agreed(tty, document, f"Allow ({answer.scope})?"):
         raise CliError(
-            "nothing was allowed, and the question waits",
+            "nothing was approved, and the question remains open",
             error_class=ToolErrorClass.USER_DENIED,
             reason="user_denied",
         )
@@ -176,14 +177,14 @@ async def _find(store: Store, question_id: str) -> StoredConfirmation:
 
 def _closed(stored: StoredConfirmation, answer: Answer | None) -> str:
     if stored.state is ConfirmationState.EXPIRED:
-        return "ran out of time before anyone answered"
+        return "expired without an answer"
     if answer is None:
-        return "was withdrawn: nobody waits for the answer any more"
-    return f"was answered before: {answer.decision} ({answer.scope}) by {answer.by}"
+        return "was withdrawn, because its call no longer waits"
+    return f"already has an answer: {answer.decision} ({answer.scope}) by {answer.by}"
 
 
 def _described(pending: PendingConfirmation) -> dict[str, Any]:
-    """As `--json` prints it."""
+    """Return the question in the form of `--json`."""
     return {
         "id": pending.stored.id,
         "session_id": pending.stored.session_id,
@@ -198,16 +199,20 @@ def _print(pending: PendingConfirmation, now: float) -> None:
     paint = paint_for(sys.stdout)
     width = columns()
     stored, question = pending.stored, pending.question
-    by = "a process that is gone" if pending.owner is None else process_name(pending.owner)
+    by = "a process that no longer runs" if pending.owner is None else process_name(pending.owner)
     print(paint("bold", visible(stored.id)))
-    print(f"  session    {visible(stored.session_id)}")
-    print(f"  asked by   {visible(by)}")
+    print_field("  session    ", stored.session_id)
+    print_field("  asked by   ", by)
     print(f"  time left  {span(stored.expires_at - now)}")
     if question is None:
-        print(f"  tool       {visible(pending.tool)}")
-        print("  asked by another version of callgate, in words that this one cannot read\n")
+        print_field("  tool       ", pending.tool)
+        print_field("  ", "asked by another version of callgate; this version cannot read it")
+        print()
         return
-    # The first row is the heading of a question at the terminal; here the id is one.
+    # The first row is the heading of a question at the terminal; here the id is the heading.
     for row in islice(question_rows(question, max(width, NARROWEST), paint), 1, None):
         print(row)
-    print(f"  sha256     {question.arguments_sha256}\n")
+    print(f"  sha256     {question.arguments_sha256}")
+    for word in ("allow", "deny"):
+        print(f"  to {word:<8}callgate confirmations {word} {visible(stored.id)}")
+    print()

@@ -1,7 +1,7 @@
-"""`callgate events`: what happened in the sessions, and with `--follow` what happens next.
+"""`callgate events`: show the events of sessions, and with `--follow` new ones as they happen.
 
-With `--session` an event's cursor is its number; without, it is a text that means nothing but
-the place. Reading again with `--since` and the last cursor seen misses nothing.
+With `--session` an event's cursor is its number, otherwise an opaque text. Reading again with
+`--since` and the last cursor misses no event.
 """
 
 from __future__ import annotations
@@ -17,12 +17,65 @@ from typing import Any, NamedTuple
 import msgspec
 
 from callgate.cli.errors import OK, CliError
-from callgate.cli.records.stores import find_session, settle, short, with_store, words
+from callgate.cli.stores import find_session, settle, short, span, with_store, words
 from callgate.cli.ui.output import print_json_line
-from callgate.cli.ui.terminal import Paint, columns, is_terminal, paint_for, say
-from callgate.cli.ui.visible import clip, visible
-from callgate.core.events import COMPLETED, FAILED, INPUT_INVALID, OUTPUT_DELTA, Event
+from callgate.cli.ui.tables import Cell, Column, print_rows
+from callgate.cli.ui.terminal import is_terminal, say
+from callgate.cli.ui.visible import shorten, visible
+from callgate.core.errors import DENIALS
+from callgate.core.events import (
+    CALLED,
+    COMPLETED,
+    CONFIRMATION_RESOLVED,
+    FAILED,
+    INPUT_INVALID,
+    OUTPUT_DELTA,
+    Event,
+)
 from callgate.core.stores import PAGE, EventPage, Hint, Store, pruned_upto
+
+
+def event_words(event: Event) -> Iterator[str]:
+    """Yield a word for the event, then its details."""
+    payload = event.payload
+    if event.type == CALLED:
+        yield "start"
+    elif event.type == CONFIRMATION_RESOLVED:
+        yield "answer"
+        by = text(payload, "by")
+        yield f"{text(payload, 'decision')}{f' by {by}' if by else ''}"
+    elif event.type == INPUT_INVALID:
+        yield "invalid"
+        yield "; ".join(map(str, payload.get("validation_errors") or ()))
+    elif event.type == FAILED:
+        error_class = text(payload, "error_class")
+        yield "refused" if error_class in DENIALS else "failed"
+        yield f"{error_class}: {text(payload, 'message')}"
+        yield duration(payload)
+    else:
+        yield "failed" if went_wrong(event) else "ok"
+        yield duration(payload)
+
+
+def went_wrong(event: Event) -> bool:
+    return event.type in (FAILED, INPUT_INVALID) or (
+        event.type == COMPLETED and event.payload.get("success") is False
+    )
+
+
+def duration(payload: Any) -> str:
+    ms = payload.get("latency_ms")
+    if not isinstance(ms, int | float):
+        return ""
+    if ms < 1_000:
+        return f"{ms:.0f} ms"
+    return f"{ms / 1_000:.1f} s" if ms < 60_000 else span(ms / 1_000)
+
+
+def text(payload: Any, name: str) -> str:
+    value = payload.get(name)
+    return "" if value is None else str(value)
+
 
 _COLOURS = {FAILED: "red", INPUT_INVALID: "red", COMPLETED: "green", OUTPUT_DELTA: "dim"}
 _DETAIL_FIELDS = (
@@ -36,14 +89,16 @@ _DETAIL_FIELDS = (
     "validation_errors",
     "files_modified",
 )
-"""Fields of a payload that are shown to a person, in this order."""
+"""The fields of a payload in the output, in this order."""
 _SHOWN = 200
-_NARROWEST = 20
+_HEADINGS = (Column("when"), Column("session"), Column("event", usual=27), Column("says"))
+_MOST_ROWS = 3
+"""Maximum rows of one event at a terminal; `--json` has the whole event."""
 
 
 class Placed(NamedTuple):
     cursor: int | str
-    """What continues behind the event."""
+    """Cursor for reading the events after this one."""
     event: Event
 
 
@@ -70,7 +125,7 @@ async def show_events(store: Store, options: Namespace) -> None:
 
 
 async def _last(pages: OfAll | OfOne, count: int, show: _Show) -> list[Placed]:
-    """The last so many that are wanted, read from the end and no further than necessary."""
+    """Return the last `count` matching events, reading backwards only as far as necessary."""
     found: list[Placed] = []
     limit = PAGE if show.chooses else max(1, min(count, PAGE))
     async for page in pages.backwards(limit):
@@ -82,14 +137,14 @@ async def _last(pages: OfAll | OfOne, count: int, show: _Show) -> list[Placed]:
 
 
 class OfAll:
-    """The events of all sessions, from a cursor on."""
+    """The events of all sessions after a cursor."""
 
     def __init__(self, store: Store, cursor: str | None) -> None:
         self._store = store
         self._cursor = cursor
 
     async def there(self) -> AsyncIterator[list[Placed]]:
-        """What there is by now, page by page."""
+        """Yield the existing events, page by page."""
         while True:
             page = await self._store.read_all(self._cursor)
             if not page.events:
@@ -98,7 +153,7 @@ class OfAll:
             yield _placed(page)
 
     async def backwards(self, limit: int) -> AsyncIterator[list[Placed]]:
-        """The same, the last page first. What comes later is behind all of them."""
+        """Yield the existing events, last page first; then `there` continues after the last one."""
         first, upto = self._cursor, None
         while (page := await self._store.read_last(first, upto, limit)).events:
             if upto is None:
@@ -115,7 +170,7 @@ def _placed(page: EventPage) -> list[Placed]:
 
 
 class OfOne:
-    """The events of one session, from a number on."""
+    """The events of one session after a number."""
 
     def __init__(self, store: Store, session: str, after: int) -> None:
         self._store = store
@@ -125,7 +180,7 @@ class OfOne:
     async def there(self) -> AsyncIterator[list[Placed]]:
         while page := await self._store.read_events(self._session, self._after):
             upto = pruned_upto(page, self._after)
-            if upto:  # one stands for them all
+            if upto:  # one event replaces all pruned events
                 self._after = upto
                 yield [Placed(upto, page[0])]
                 continue
@@ -141,14 +196,14 @@ class OfOne:
             first = max(begin, end - limit)
             page = await self._between(first, end)
             upto = min(pruned_upto(page, first), end)
-            if upto:  # nothing is before these
+            if upto:  # no earlier events exist
                 page, first, begin = page[upto - first - 1 :], upto - 1, end
             yield [Placed(seq, event) for seq, event in enumerate(page, first + 1)]
             end = first
 
     async def _between(self, after: int, upto: int) -> list[Event]:
         found: list[Event] = []
-        while after + len(found) < upto:  # a page is short where events are large
+        while after + len(found) < upto:  # pages of large events are shorter
             page = await self._store.read_events(
                 self._session, after + len(found), upto - after - len(found)
             )
@@ -162,14 +217,14 @@ class OfOne:
 
 
 async def follow(store: Store, pages: OfAll | OfOne) -> AsyncGenerator[list[Placed]]:
-    """What there is by now and what comes, until nobody reads our output any more."""
+    """Yield existing and new events until the reader of stdout is gone."""
     with pages.wake() as hint:
         while True:
             async for page in pages.there():
                 yield page
             if not await hint.wait():
                 _ensure_read()
-                await settle(store)  # those who died since
+                await settle(store)  # for processes that ended since
 
 
 async def _pages(store: Store, options: Namespace) -> OfAll | OfOne:
@@ -178,15 +233,15 @@ async def _pages(store: Store, options: Namespace) -> OfAll | OfOne:
         try:
             await store.read_all(since, 1)
         except ValueError:
-            raise _bad_cursor(f"{since!r} is no cursor of this command") from None
+            raise _bad_cursor(f"{since!r} is not a cursor of this command") from None
         if since is not None and (await store.behind(since)).pruned:
-            say("callgate: some of the events after this cursor were pruned")
+            say("callgate: some events after this cursor were pruned")
         return OfAll(store, since)
     session = await find_session(store, options.session)
     if since is None:
         return OfOne(store, session.id, 0)
     if not (since.isascii() and since.isdecimal() and len(since) < 16):
-        raise _bad_cursor(f"{since!r} is no number of an event")
+        raise _bad_cursor(f"{since!r} is not the number of an event")
     if int(since) > session.last_seq:
         raise _bad_cursor(f"session {session.id} has only {session.last_seq} events")
     return OfOne(store, session.id, int(since))
@@ -197,7 +252,7 @@ def _bad_cursor(message: str) -> CliError:
 
 
 def _ensure_read() -> None:
-    """Notice while nothing happens that whoever read our output has gone."""
+    """Raise `BrokenPipeError` if the reader of stdout is gone, even without output to write."""
     poll = select.poll()
     try:
         poll.register(sys.stdout, 0)
@@ -208,13 +263,12 @@ def _ensure_read() -> None:
 
 
 class _Show:
-    """Prints events: a line each, or an object a line."""
+    """Printer of events: one text line or one JSON object per event."""
 
     def __init__(self, options: Namespace) -> None:
         self._types: Collection[str] = options.type or ()
         self._json: bool = options.json
         self._live: bool = options.follow
-        self._paint: Paint = paint_for(sys.stdout)
 
     @property
     def chooses(self) -> bool:
@@ -233,24 +287,25 @@ class _Show:
                 for line in str(event.payload.get("text", "")).splitlines():
                     print(f"  | {visible(line)}")
             else:
-                print(self._line(event))
+                print_event(event)
 
-    def _line(self, event: Event) -> str:
-        head = f"{clock(event.timestamp)}  {visible(short(event.session_id))}  "
-        type = visible(event.type)
-        text = "  ".join(_details(event.payload))
-        room = columns() - len(head) - len(type) - 3 if is_terminal(sys.stdout) else _SHOWN
-        coloured = self._paint(_COLOURS.get(event.type, "cyan"), type)
-        return f"{head}{coloured}  {clip(text, max(room, _NARROWEST))}".rstrip()
+
+def print_event(event: Event) -> None:
+    text = "  ".join(_details(event.payload))
+    if not is_terminal(sys.stdout):
+        text = shorten(text, _SHOWN)
+    type = Cell(event.type, _COLOURS.get(event.type, "cyan"))
+    row = (clock(event.timestamp), short(event.session_id), type, text)
+    print_rows(_HEADINGS, [row], most=_MOST_ROWS)
 
 
 def print_placed(cursor: int | str, event: Event) -> None:
-    """As `--json` shows it."""
+    """Print an event in the form of `--json`."""
     print_json_line({"cursor": cursor, **msgspec.to_builtins(event)})
 
 
 def _details(payload: Any) -> Iterator[str]:
-    """The tool, and the rest of a payload in a few words."""
+    """Yield the tool and a summary of the other fields."""
     if payload.get("tool_name"):
         yield str(payload["tool_name"])
     if payload.get("error_class"):
@@ -265,7 +320,7 @@ def _details(payload: Any) -> Iterator[str]:
 
 
 def clock(timestamp: float) -> str:
-    """Date and time here; a time that cannot be has the shape of one all the same."""
+    """Return local date and time; zeros in the same format for an invalid timestamp."""
     try:
         return datetime.fromtimestamp(timestamp).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""`callgate store status` and `move`: where sessions are kept, and how they get elsewhere."""
+"""`callgate store status` and `move`: show the store of sessions, and move it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,51 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
+from callgate.cli.commands.machine_checks import NO_DATABASES
 from callgate.cli.errors import FAILED, OK, CliError
-from callgate.cli.logs import set_up
+from callgate.cli.logs import ProgressLine, set_up
 from callgate.cli.nested_calls import refuse_within_a_call
-from callgate.cli.records.stores import explained, process_name, settle
+from callgate.cli.stores import explained, process_name, settle
 from callgate.cli.ui.dialog import Lines, agreed
 from callgate.cli.ui.output import print_json
-from callgate.cli.ui.progress_line import ProgressLine
+from callgate.cli.ui.tables import print_field
 from callgate.cli.ui.terminal import say
 from callgate.cli.ui.tty import open_tty
+from callgate.config import stores
 from callgate.config.home import Home
 from callgate.config.load import SettingsError, is_database
 from callgate.config.schema import StoreTable
-from callgate.config.stores import postgres_location, store_table
+from callgate.config.stores import shared_homes, shared_store, store_table
 from callgate.core.errors import ToolErrorClass
-from callgate.core.stores import StoreError
+from callgate.core.stores import Store, StoreError
+from callgate.feature import port
+from callgate.socket.instances import running
 from callgate.storage.moving import MovableStore, MoveReport, Step, StoreInUse
 from callgate.storage.moving import move as move_all
 from callgate.storage.sqlite.files import Location
-from callgate.surfaces.socket.instances import running
-from callgate.wiring.stores import movable_store, open_store
+
+
+async def open_table_store(home: Home, table: StoreTable) -> Store:
+    """Open the store of a `[store]` table, also if it is unreachable now.
+
+    Raises `StoreError` if it cannot be used at all, or `SettingsError`.
+    """
+    return await stores.open_store(home, shared_store(home, table))
+
+
+def movable_store(home: Home, table: StoreTable) -> MovableStore:
+    """Return the source or target of a move."""
+    if table.is_shared and (table.url is None or is_database(table.url)):
+        movable: MovableStore = shared_homes().movable_store(table)
+        return movable
+    from callgate.storage.sqlite.files import Location  # lazy: for one command  # noqa: PLC0415
+    from callgate.storage.sqlite.moving import SqliteMovable  # lazy: for one command  # noqa: PLC0415
+
+    directory = home.path if table.url is None else unquote(urlsplit(table.url).path)
+    return SqliteMovable(Location(home=directory))
+
 
 URL_VARIABLE = "CALLGATE_STORE_URL"
 _FILE = "sqlite"
@@ -63,14 +87,14 @@ def _table(words: str, option: str, schema: str | None) -> StoreTable:
     if schema is None:
         return StoreTable(url=words)
     if not _SCHEMA.match(schema):
-        raise CliError(f"--schema: {schema!r} is no name for a schema: use a-z, 0-9 and _")
+        raise CliError(f"--schema: {schema!r} is not a valid schema name; use a-z, 0-9 and _")
     return StoreTable(url=words, schema=schema)
 
 
 def _move(home: Home, source: StoreTable, target: StoreTable, options: Namespace) -> int:
     here, there = movable_store(home, source), movable_store(home, target)
-    if here.place == there.place:
-        raise CliError("--to names the store that everything is moved from")
+    if here.label == there.label:
+        raise CliError("--to names the source store; name another target")
     _ensure_unused(home, here, there)
     if options.dry_run:
         return _show_plan(here, there, options)
@@ -86,42 +110,42 @@ def _move(home: Home, source: StoreTable, target: StoreTable, options: Namespace
             written.append(home.settings)
 
     with _progress(options) as tell:
-        # Whoever has come meanwhile waits to write to what is left behind.
+        # A callgate that started since then would write to the old store.
         moved = move_all(here, there, tell, lambda: _ensure_unused(home, here), committed)
     if options.json:
         print_json(_as_json(here, there, moved, target, written=bool(written)))
     else:
-        _show_moved(home, source, target, (here.place, there.place), moved, bool(written))
+        _show_moved(home, source, target, (here.label, there.label), moved, bool(written))
     return OK
 
 
 def _ensure_unused(home: Home, *stores: MovableStore) -> None:
-    """Whoever has one of them open would go on with what is left behind."""
+    """Raise `CliError` if a process uses the home or a store: it would write to the old store."""
     instances = [f"the instance {each.pid} ({each.label})" for each in running(home.path)]
     if instances:
         raise CliError(
             f"a running callgate uses this home: {', '.join(instances)}",
-            hint="callgate stop ends it.",
+            hint="Run callgate stop first.",
             error_class=ToolErrorClass.PERMISSION_DENIED,
             reason="store_in_use",
         )
     for store in stores:
         living = store.living()
         if living:
-            error = StoreInUse(store.place, [process_name(each) for each in living])
+            error = StoreInUse(store.label, [process_name(each) for each in living])
             raise CliError(
                 str(error),
-                hint="End these first; a server on another machine, too.",
+                hint="Stop these processes first, also servers on other machines.",
                 error_class=ToolErrorClass.PERMISSION_DENIED,
                 reason="store_in_use",
             )
 
 
 async def _settle(home: Home, table: StoreTable) -> None:
-    """Let the source hold what dead processes left, so that nothing is owed in it."""
+    """Recover the calls of dead processes in the source store before the move."""
     if not table.is_shared and not os.path.exists(Location(home=home.path).path):
         return
-    store = await open_store(home, table)
+    store = await open_table_store(home, table)
     try:
         await settle(store)
     finally:
@@ -132,12 +156,12 @@ async def _ask(here: MovableStore, there: MovableStore) -> None:
     tty = open_tty()
     if tty is None:
         raise CliError(
-            "moving needs a yes, and nobody can be asked here",
-            hint="--yes moves without asking.",
+            "moving the store needs confirmation, and there is no terminal to ask at",
+            hint="Use --yes to move without confirmation.",
             error_class=ToolErrorClass.PERMISSION_DENIED,
             reason="no_confirmer",
         )
-    lines = [f"  from {here.place}", f"  to   {there.place}", *_counts(here.row_counts())]
+    lines = [f"  from {here.label}", f"  to   {there.label}", *_counts(here.row_counts())]
     if not await agreed(tty, Lines(lines), "Move all of it?"):
         raise CliError(
             "nothing was moved", error_class=ToolErrorClass.USER_DENIED, reason="user_denied"
@@ -149,15 +173,15 @@ def _counts(rows: Mapping[str, int]) -> list[str]:
 
 
 def _show_plan(here: MovableStore, there: MovableStore, options: Namespace) -> int:
-    rows, held = here.row_counts(), there.row_counts()
+    rows, existing = here.row_counts(), there.row_counts()
     if options.json:
         print_json(
-            {"dry_run": True, "from": here.place, "to": there.place, "rows": rows, "held": held}
+            {"dry_run": True, "from": here.label, "to": there.label, "rows": rows, "held": existing}
         )
         return OK
-    _say(f"would move from {here.place}", f"to {there.place}", *(_counts(rows) or ["  nothing"]))
-    if held:
-        _say("but the target is not empty:", *_counts(held))
+    _say(f"would move from {here.label}", f"to {there.label}", *(_counts(rows) or ["  nothing"]))
+    if existing:
+        _say("but the target is not empty:", *_counts(existing))
     return OK
 
 
@@ -186,8 +210,8 @@ def _as_json(
 ) -> dict[str, Any]:
     return {
         "dry_run": False,
-        "from": here.place,
-        "to": there.place,
+        "from": here.label,
+        "to": there.label,
         "was_there": moved.was_there,
         "rows": {table: each.rows for table, each in moved.tables.items() if each.rows},
         "sha256": {table: each.sha256 for table, each in moved.tables.items()},
@@ -200,29 +224,29 @@ def _show_moved(
     home: Home,
     source: StoreTable,
     target: StoreTable,
-    places: tuple[str, str],
+    labels: tuple[str, str],
     moved: MoveReport,
     written: bool,
 ) -> None:
     done = "was moved before" if moved.was_there else "moved"
-    say(f"{done}: {places[0]} -> {places[1]}; both sides hold the same")
+    say(f"{done}: {labels[0]} -> {labels[1]}; both stores have the same content")
     _say(*_counts({table: each.rows for table, each in moved.tables.items()}))
     settings = _settings(target)
     if written:
-        say(f"{home.settings} names it now")
+        say(f"{home.settings} now names the target")
     elif settings:
-        _say(f"before a callgate starts, put into {home.settings}:", *_lines(settings))
+        _say(f"before you start callgate, add to {home.settings}:", *_lines(settings))
     else:
-        say(f"before a callgate starts, take [store] out of {home.settings}")
+        say(f"before you start callgate, remove [store] from {home.settings}")
     if URL_VARIABLE in settings.values():
-        say(f"and the address, with its password, into the variable {URL_VARIABLE}")
+        say(f"and set the variable {URL_VARIABLE} to the address with its password")
     if target.is_shared:
         say("a shared store needs [secrets] key_env or key_command, the same key on every server")
     if source.is_shared:
-        say(f'the old schema stays; once you are sure: drop schema "{source.schema}" cascade')
+        say(f'the old schema remains; to delete it: drop schema "{source.schema}" cascade')
     else:
         path = Location(home=home.path).path
-        say(f"the old file stays; once you are sure: mv {path} {path}.moved")
+        say(f"the old file remains; to put it aside: mv {path} {path}.moved")
 
 
 def _say(*lines: str) -> None:
@@ -231,7 +255,7 @@ def _say(*lines: str) -> None:
 
 
 def _settings(target: StoreTable) -> dict[str, str]:
-    """What `[store]` has to say; a password does not stand in a file."""
+    """Return the `[store]` settings of the target; a password never enters the file."""
     if target.url is None:
         return {}
     named = {"url_env": URL_VARIABLE} if _has_password(target.url) else {"url": target.url}
@@ -239,19 +263,18 @@ def _settings(target: StoreTable) -> dict[str, str]:
 
 
 def _lines(settings: Mapping[str, str]) -> list[str]:
-    from callgate.config.toml_edits import table_text  # lazy: tomlkit is slow to import  # noqa: PLC0415
+    from callgate.config.settings_file import table_text  # lazy: tomlkit is slow to import  # noqa: PLC0415
 
     return [f"    {line}" for line in table_text(("store",), settings).rstrip("\n").split("\n")]
 
 
 def _has_password(url: str) -> bool:
-    parts = urllib.parse.urlsplit(url)
-    return parts.password is not None or "password" in urllib.parse.parse_qs(parts.query)
+    split_url = urllib.parse.urlsplit(url)
+    return split_url.password is not None or "password" in urllib.parse.parse_qs(split_url.query)
 
 
 def _write_settings(home: Home, target: StoreTable) -> None:
-    from callgate.config.settings_file import editing  # lazy: as above  # noqa: PLC0415
-    from callgate.config.toml_edits import NotATableError  # lazy: as above  # noqa: PLC0415
+    from callgate.config.settings_file import NotATableError, editing  # lazy: as above  # noqa: PLC0415
 
     try:
         with editing(home) as settings:
@@ -259,13 +282,10 @@ def _write_settings(home: Home, target: StoreTable) -> None:
     except (SettingsError, NotATableError, OSError) as error:
         raise CliError(
             f"everything was moved, but {home.settings} could not be written: {error}",
-            hint=" ".join(["Have it say:", *(each.strip() for each in _lines(_settings(target)))]),
+            hint=" ".join(["Add to it:", *(each.strip() for each in _lines(_settings(target)))]),
             error_class=ToolErrorClass.EXECUTION_ERROR,
             reason="settings_unwritten",
         ) from error
-
-
-# What there is.
 
 
 def status(options: Namespace) -> int:
@@ -280,7 +300,7 @@ def status(options: Namespace) -> int:
     else:
         for name, value in found.items():
             if value not in (None, [], {}):
-                print(f"{name.replace('_', ' '):<12}  {_shown(name, value)}")
+                print_field(f"{name.replace('_', ' '):<12}  ", _shown(name, value))
     return OK if found["reachable"] else FAILED
 
 
@@ -313,38 +333,11 @@ def _file(home: Home) -> dict[str, Any]:
 
 
 def _database(table: StoreTable) -> dict[str, Any]:
-    location = postgres_location(table)
-    from callgate.storage.postgres.inspection import inspect  # lazy: few have one  # noqa: PLC0415
-
-    found: dict[str, Any] = {
-        "engine": "PostgreSQL",
-        "place": location.place,
-        "schema": location.schema,
-        "reachable": True,
-    }
-    try:
-        seen = inspect(location)
-    except StoreError as error:
-        return {**found, "reachable": False, "problem": str(error)}
-    return {
-        **found,
-        "version": seen.version,
-        "role": "standby" if seen.is_standby else "primary",
-        "connection": _connection(location.is_pooled, seen.is_pooled, seen.has_direct),
-        "clock_skew_s": round(seen.skew_s, 3),
-        "format": seen.format,
-        "bytes": seen.bytes,
-        "rows": dict(seen.rows),
-        "processes": _names(seen.living),
-    }
-
-
-def _connection(is_pooled: bool, shares_sessions: bool, has_direct: bool) -> str:
-    if shares_sessions:
-        return "pooled, and none that is direct: see listen_url"
-    if not has_direct:
-        return "pooled; changes are looked for"
-    return "pooled, and one that is direct" if is_pooled else "direct"
+    status = port("database_status")
+    if status is None:
+        return {"engine": "PostgreSQL", "reachable": False, "problem": NO_DATABASES}
+    found: dict[str, Any] = status(table)
+    return {**found, "processes": _names(found["processes"])} if found["reachable"] else found
 
 
 def _names(owners: Sequence[str]) -> list[str]:
@@ -362,5 +355,5 @@ def _size(size: float) -> str:
 def _no_words(options: Namespace, command: str) -> None:
     if options.words:
         raise CliError(
-            f"{command} takes no {options.words[0]!r}", hint=f"See callgate {command} --help."
+            f"unexpected argument {options.words[0]!r}", hint=f"See callgate {command} --help."
         )

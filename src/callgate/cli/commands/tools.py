@@ -1,21 +1,70 @@
-"""`callgate tools`: which tools there are, what each can do, and why some are not visible."""
+"""`callgate tools`: list the tools with their effects, and the reasons why some are hidden."""
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from typing import Any
 
+from callgate.cli.connection import (
+    InstanceConnection,
+    InstanceDeclined,
+    greet,
+    settings_of,
+    through,
+)
 from callgate.cli.errors import OK, CliError
-from callgate.cli.remote.tools import every_tool
+from callgate.cli.ui import provenance
 from callgate.cli.ui.output import print_json
-from callgate.cli.ui.terminal import columns, is_terminal, paint_for
-from callgate.cli.ui.visible import clip, visible
+from callgate.cli.ui.tables import Cell, Column, print_lines, print_rows
+from callgate.cli.ui.visible import visible
 from callgate.core.errors import ToolErrorClass
-from callgate.core.text.spelling import nearest
+from callgate.core.texts import nearest
+
+_TEXTS = ("name", "side_effects", "description")
+
+
+def every_tool(options: Any) -> list[dict[str, Any]] | None:
+    """Return every tool, also hidden ones; None if no instance answers and none was named."""
+    return through(options, _listed)
+
+
+def _listed(
+    connection: InstanceConnection, path: str, options: Any, *, named: bool
+) -> list[dict[str, Any]]:
+    answer = greet(connection, path, options, named=named, names=[], whole=True)
+    if answer["workspace"] is None:
+        raise InstanceDeclined(
+            f"the instance at {path} does not serve this directory",
+            "permission_denied",
+            "Start one with callgate serve --workspace DIR.",
+        )
+    tools = answer.get("whole")
+    if not isinstance(tools, list) or not all(map(_is_described, tools)):
+        raise InstanceDeclined(
+            f"the instance at {path} has another version",
+            "protocol_error",
+            "Restart it.",
+        )
+    settings = settings_of(answer)
+    provenance.from_instance_at(path, settings["version"])
+    provenance.warn_of_instance_settings(settings["problem"])
+    return tools
+
+
+def _is_described(tool: Any) -> bool:
+    return (
+        isinstance(tool, dict)
+        and all(isinstance(tool.get(name), str) for name in _TEXTS)
+        and isinstance(tool.get("visible"), bool)
+        and isinstance(tool.get("hidden_because"), str | None)
+    )
+
 
 Tool = dict[str, Any]
-"""One tool, as `surfaces.socket.listings.every` describes it."""
+"""One tool, as `callgate.socket.queries.every` describes it."""
+_HEADINGS = (Column("name"), Column("effect", least=8), Column("about"))
+_MOST_ROWS = 3
+"""Maximum rows of a description in a list; `callgate tools NAME` shows the whole text."""
 
 
 def tools(options: Namespace) -> int:
@@ -26,7 +75,7 @@ def tools(options: Namespace) -> int:
         return _describe([_named(word, known) for word in options.words], options)
     listed = [each for each in known if options.all or each["visible"]]
     if options.all and not options.names:
-        from callgate.cli.ui.pack_rows import pack_rows  # lazy: it reads all metadata  # noqa: PLC0415
+        from callgate.cli.ui.tool_pages import pack_rows  # lazy: it reads all metadata  # noqa: PLC0415
 
         listed += pack_rows()
     if options.json:
@@ -40,9 +89,9 @@ def tools(options: Namespace) -> int:
 
 
 def _embedded_tools(options: Namespace) -> list[Tool]:
-    """The tools of a runtime of our own, which is loaded only where no instance answers."""
+    """Return the tools of a runtime in this process, for use without an instance."""
     from callgate.cli.embedded import open_runtime  # lazy: not where an instance answers  # noqa: PLC0415
-    from callgate.surfaces.socket.listings import every  # lazy: the same  # noqa: PLC0415
+    from callgate.socket.queries import every  # lazy: the same  # noqa: PLC0415
 
     wired, session = open_runtime(options)
     return every(wired.runtime, session)
@@ -67,24 +116,25 @@ def _describe(tools: list[Tool], options: Namespace) -> int:
     if options.json:
         print_json(tools)
         return OK
-    if options.names:  # of its parameters, as one begins to type them
+    if options.names:  # parameters, as shell completion needs them
         for key in (key for tool in tools for key in tool["input_schema"].get("properties", ())):
             print(f"{visible(key)}=")
         return OK
     from callgate.cli.ui.tool_pages import tool_page  # lazy: not for a list  # noqa: PLC0415
 
-    print("\n\n".join(tool_page(tool) for tool in tools))
+    for number, tool in enumerate(tools):
+        page, _, example = tool_page(tool).rpartition("\n")
+        print_lines(f"\n{page}" if number else page)
+        print(example)  # one piece, to be copied
     return OK
 
 
 def print_table(listed: list[Tool]) -> None:
-    paint = paint_for(sys.stdout)
-    width = max((len(visible(tool["name"])) for tool in listed), default=0)
-    room = columns() - width - 14 if is_terminal(sys.stdout) else None
-    for tool in listed:
-        text = tool["description"].strip().split("\n")[0]
-        if not tool["visible"]:
-            text = f"(not visible: {tool['hidden_because']}) {text}"
-        shown = visible(text) if room is None else clip(text, max(room, 20))
-        name = paint("bold" if tool["visible"] else "dim", f"{visible(tool['name']):<{width}}")
-        print(f"{name}  {visible(tool['side_effects']):<8}  {shown}")
+    print_rows(_HEADINGS, [_row(tool) for tool in listed], most=_MOST_ROWS)
+
+
+def _row(tool: Tool) -> tuple[Cell, str, str]:
+    text, colour = tool["description"].strip().split("\n")[0], "bold"
+    if not tool["visible"]:
+        text, colour = f"(not visible: {tool['hidden_because']}) {text}", "dim"
+    return Cell(tool["name"], colour), tool["side_effects"], text

@@ -1,4 +1,4 @@
-"""`callgate trust`: which directories may bring settings of their own, which only narrow."""
+"""`callgate trust`: directories whose own settings callgate reads; they can only narrow."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import os
 from argparse import Namespace
 
 from callgate.cli.errors import OK, CliError
-from callgate.cli.hooks.checks import warnings as hook_warnings
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.ui.output import print_json
 from callgate.cli.ui.terminal import say
 from callgate.cli.ui.visible import visible
 from callgate.config import trust as trusting
-from callgate.config.brought_items import MCP, brought_items
 from callgate.config.home import Home, workspace_settings
 from callgate.config.load import SettingsError
+from callgate.config.trust import MCP, brought_items
 from callgate.core.errors import ToolErrorClass
+from callgate.feature import port
 
 
 def trust(options: Namespace) -> int:
     home = Home.from_environment()
     if len(options.words) != (0 if options.list else 1):
-        raise CliError("trust takes one directory, or --list")
+        raise CliError("trust needs one directory, or --list")
     try:
         if options.list:
             _list(home, options.json)
@@ -56,14 +56,15 @@ def _change(home: Home, directory: str, options: Namespace) -> None:
         unseen = trusting.unseen_items(home, os.path.expanduser(directory))
         real, changed = trusting.trust(home, directory), True
         there = os.path.exists(workspace_settings(real))
-        message = f"{real} is trusted: its .callgate/settings.toml may narrow what you allow."
-        message += "" if there else " It has none yet."
-        message += " Its skills count as they are now; later ones are shown first."
+        message = f"{real} is trusted: its .callgate/settings.toml can narrow your settings."
+        message += "" if there else " That file does not exist yet."
+        message += " Its present skills are approved; later ones are shown to you first."
         if any(name.startswith(MCP) for name in brought_items(real)):
             message += " Each of its MCP servers still needs callgate mcp approve."
         for name in brought_items(real):
             message += f"\n  {visible(name)}" + (f" ({unseen[name]})" if name in unseen else "")
-    notes = [] if options.remove else hook_warnings(home.path, [real])
+    warnings = None if options.remove else port("hook_warnings")
+    notes = [] if warnings is None else warnings(home.path, [real])
     if options.json:
         report = {"directory": real, "trusted": not options.remove, "changed": changed}
         print_json({**report, "warnings": notes})

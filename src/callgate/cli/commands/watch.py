@@ -1,12 +1,12 @@
-"""`callgate watch`: every call of every client of this home, a line when it starts and ends.
+"""`callgate watch`: show the start and the end of every call of this home, as they happen.
 
     12:03:11  9QK3M7Z2ABCD  start    shell  {"command": "make test"}
     12:03:11  9QK3M7Z2ABCD  ASKS     shell  {"command": "make test"}  Calls with ...
               callgate confirmations allow 01JCK3...  (or deny)
     12:03:19  9QK3M7Z2ABCD  ok       shell  {"command": "make test"}  8.1 s
 
-It reads the store that all of them write to, so it needs no instance and sees them all. What
-the calls brought with them is shown escaped, and can act on no terminal.
+It reads the store that all clients write to, so it needs no instance and misses no call. Text of
+calls is untrusted, and is shown without control characters.
 """
 
 from __future__ import annotations
@@ -20,15 +20,25 @@ from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from callgate.audit.reading import newest_first
-from callgate.cli.commands.events import OfAll, OfOne, Placed, clock, follow, print_placed
+from callgate.cli.commands.events import (
+    OfAll,
+    OfOne,
+    Placed,
+    clock,
+    event_words,
+    follow,
+    print_placed,
+    text,
+    went_wrong,
+)
 from callgate.cli.errors import OK, CliError
 from callgate.cli.nested_calls import refuse_within_a_call
-from callgate.cli.records.event_words import event_words, text, went_wrong
-from callgate.cli.records.stores import find_session, short, span, with_store, words
-from callgate.cli.ui.terminal import columns, is_terminal, paint_for, say
+from callgate.cli.stores import find_session, short, span, with_store, words
+from callgate.cli.ui.confirmation_prompt import Answers
+from callgate.cli.ui.tables import Cell, Column, print_rows
+from callgate.cli.ui.terminal import paint_for, say
 from callgate.cli.ui.tty import open_tty
-from callgate.cli.ui.visible import clip, visible
-from callgate.cli.ui.watch_answers import Answers
+from callgate.cli.ui.visible import shorten, visible
 from callgate.config.home import Home
 from callgate.core.effects import SideEffects
 from callgate.core.events import (
@@ -52,20 +62,21 @@ _COLOURS = {
     "session": "cyan",
 }
 _QUIET = (SideEffects.NONE, SideEffects.READ)
-"""The store keeps no call of these, only its events."""
+"""The store has only events of calls with these effects."""
 _MOST = 10_000
-"""Calls and sessions that are remembered."""
+"""Maximum number of calls and of sessions in memory."""
 _LOOK_BACK = 200
-"""Records of the audit log, beside one for each event, among which a call is looked for."""
+"""Audit records that a search for calls reads, in addition to one per event."""
 _WIDEST = 200
 _NARROWEST = 20
 _INDENT = " " * 10
+_HEADINGS = (Column("at"), Column("session"), Column("what", least=7), Column("call"))
 
 
 class _Call(NamedTuple):
     tool: str
     summary: str = ""
-    """Of its arguments."""
+    """Summary of its arguments."""
 
 
 def watch(options: Namespace) -> int:
@@ -75,13 +86,13 @@ def watch(options: Namespace) -> int:
         refuse_within_a_call("callgate watch --answer")
         tty = open_tty()
         if tty is None or options.json:
-            raise CliError("--answer asks at a terminal, and prints no JSON")
+            raise CliError("--answer needs a terminal, and cannot be used with --json")
 
     async def run(store: Store) -> None:
         pages = await _from_now(store, options.session)
         answers = None if tty is None else Answers(store, tty)
         watcher = _Watch(store, options, answers)
-        say("callgate: watching; Ctrl-C ends it")
+        say("callgate: watching; stop with Ctrl-C")
         await watcher.begin()
         async with aclosing(follow(store, pages)) as coming:
             async for page in coming:
@@ -108,12 +119,12 @@ class _Watch:
         self._answers = answers
         self._paint = paint_for(sys.stdout)
         self._calls: dict[str, _Call] = {}
-        """Under way, as far as their start was seen."""
+        """Running calls, by id."""
         self._introduced: dict[str, None] = {}
         self._asked_before: set[str] = set()
 
     async def begin(self) -> None:
-        """Show what waits for an answer already; the event of one may follow all the same."""
+        """Show the open questions. Their events may follow, and `show` skips those."""
         if self._json or self._errors:
             return
         session = None if self._session is None else await find_session(self._store, self._session)
@@ -147,7 +158,7 @@ class _Watch:
             not self._errors or went_wrong(event)
         )
 
-    # What is known of a call.
+    # Calls.
 
     async def _call_of(self, event: Event, recorded: dict[str, _Call]) -> _Call:
         payload, id = event.payload, str(event.payload.get("call_id", ""))
@@ -167,7 +178,7 @@ class _Watch:
         return None if stored is None else _Call(stored.tool, stored.summary)
 
     def _recorded(self, events: Iterable[Event]) -> dict[str, _Call]:
-        """What the audit log says of the calls that ended: also of those without effects."""
+        """Return the audit log's entries of calls that ended, including calls without effects."""
         ids = {str(each.payload.get("call_id")) for each in events if each.type in TERMINAL}
         found: dict[str, _Call] = {}
         if not ids or self._json:
@@ -180,7 +191,7 @@ class _Watch:
                     if len(found) == len(ids):
                         break
         except OSError:
-            pass  # shown without arguments
+            pass  # the calls are shown without arguments
         return found
 
     # Lines.
@@ -204,14 +215,14 @@ class _Watch:
         if self._tool is not None and call.tool != self._tool:
             return
         now = time.time()
-        left = f"asked before, {span(stored.expires_at - now)} left"
+        left = f"already waiting, {span(stored.expires_at - now)} left"
         self._asks(now, stored.session_id, call, left, stored.id)
         sys.stdout.flush()
         if self._answers is not None:
             await self._answers.ask(stored.id)
 
     async def _introduce(self, event: Event) -> None:
-        """Say once what a session is."""
+        """Print the title and the workspace of a session at its first event."""
         if event.session_id in self._introduced:
             return
         _remember(self._introduced, event.session_id, None)
@@ -223,24 +234,22 @@ class _Watch:
         self._line(event.timestamp, session.id, "session", about)
 
     def _line(self, at: float, session: str, word: str, call: _Call, *details: str) -> None:
-        head = f"{clock(at)[11:]}  {visible(short(session))}  "
-        room = columns() - len(head) - 10 if is_terminal(sys.stdout) else _WIDEST
-        room = max(room, _NARROWEST)
+        head = (clock(at)[11:], short(session), Cell(word, _COLOURS.get(word, "cyan")))
         last = "  ".join(filter(None, details))
-        detail = clip(last, room // 2) if call.summary else clip(last, room)
-        text = clip("  ".join(filter(None, [call.tool, call.summary])), max(room - len(detail), 8))
-        coloured = self._paint(_COLOURS.get(word, "cyan"), f"{word:<7}")
-        print(f"{head}{coloured}  {text}{'  ' if detail else ''}{detail}".rstrip())
+        detail = shorten(last, _WIDEST // 2 if call.summary else _WIDEST)
+        room = max(_WIDEST - len(detail), _NARROWEST)
+        text = shorten("  ".join(filter(None, [call.tool, call.summary])), room)
+        print_rows(_HEADINGS, [(*head, f"{text}{'  ' if detail else ''}{detail}")])
 
 
 def _question(event: Event) -> str | None:
-    """The id of the question that an event asks."""
+    """Return the id of the question that an event opens."""
     id = event.payload.get("confirmation_request_id")
     return str(id) if event.type == CONFIRMATION_REQUESTED and id is not None else None
 
 
 def _remember(entries: dict[str, Any], key: str, value: Any) -> None:
-    """The oldest is forgotten where there are too many: a call may never end."""
+    """Add an entry, and drop the oldest one at the limit, because a call may never end."""
     entries[key] = value
     if len(entries) > _MOST:
         del entries[next(iter(entries))]

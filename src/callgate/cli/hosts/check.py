@@ -1,11 +1,10 @@
-"""`callgate host check -- COMMAND...`: does a program do what every tool host has to do?
+"""`callgate host check -- COMMAND...`: check that a program conforms to the host protocol.
 
-    start -> init -> each of `host_probes` -> optional methods -> --call -> the end of stdin
+    start -> init -> each of `PROBES` -> optional methods -> --call -> the end of stdin
 
-The protocol requires three methods: a host that has them passes. All else is recommended, because
-it makes mistakes easier to find and a host easier to use.
-A host that was lost on the way (it died, or fell silent) is started again for the next check.
-The command runs as the author would run it: with nothing around it.
+The protocol requires three methods, and a host that has them passes. The other checks are
+recommended: they make mistakes easier to find and a host easier to use. A host that exits or stops
+answering is restarted for the next check. The program runs without a sandbox.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
 from argparse import Namespace
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
@@ -25,32 +23,33 @@ from callgate.cli.errors import FAILED, OK, CliError
 from callgate.cli.hosts.conversation import HostConversation, HostLost, Notes, Unmet, describe
 from callgate.cli.hosts.probes import OPTIONAL, PROBES, Subject, init, optional, returned
 from callgate.cli.ui.output import print_json
-from callgate.cli.ui.terminal import paint_for, say
-from callgate.cli.ui.visible import visible, visible_text
+from callgate.cli.ui.tables import Cell, Column, print_rows
+from callgate.cli.ui.terminal import say
+from callgate.cli.ui.visible import visible_text
 from callgate.core.commands import Command
 from callgate.core.content import TextBlock
 from callgate.core.errors import ToolError, ToolErrorClass
 from callgate.protocol import strict_json
 from callgate.protocol.host_v1 import frames
-from callgate.protocol.host_v1.excerpts import excerpt
+from callgate.protocol.host_v1.frames import excerpt
 from callgate.protocol.host_v1.values import to_output
-from callgate.sandbox.launch import without_secrets_keys
+from callgate.sandbox.plans import without_secrets_keys
 from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProcess
 
 EXIT_S = 2.0
-"""After the end of its stdin; a runtime then terminates it."""
+"""Time limit for the exit after the end of stdin; a runtime then terminates the host."""
 
 
 class Level(StrEnum):
     OK = "ok"
     FAILED = "FAILED"
-    """Required, and not there."""
+    """A required check failed."""
     RECOMMENDED = "recommended"
-    """Not there, but a host works without."""
+    """A recommended check failed; the host works without it."""
     NOT_OFFERED = "not offered"
-    """Optional, and not there: nothing is wrong."""
+    """The host lacks an optional method, which is not a problem."""
     SKIPPED = "skipped"
-    """Could not be asked, because the host does not start."""
+    """The check could not run, because the host does not start."""
 
 
 _COLOURS = {
@@ -61,7 +60,7 @@ _COLOURS = {
     Level.SKIPPED: "yellow",
 }
 REQUIRED = frozenset({"init", "tools", "call"})
-"""The checks that are about `init`, `get_tool_schemas` and `execute_tool`."""
+"""The checks of `init`, `get_tool_schemas` and `execute_tool`."""
 
 
 class Finding(NamedTuple):
@@ -76,7 +75,7 @@ class Finding(NamedTuple):
 
 def check(options: Namespace) -> int:
     if not options.words:
-        raise CliError("which command? callgate host check -- COMMAND ...")
+        raise CliError("no command was given: callgate host check -- COMMAND ...")
     command = Command(
         argv=tuple(options.words), cwd=os.getcwd(), env=without_secrets_keys(os.environ)
     )
@@ -88,15 +87,14 @@ def check(options: Namespace) -> int:
         checks = [{**each._asdict(), "required": each.check in REQUIRED} for each in findings]
         print_json({"ok": conforms, "checks": checks, "stderr": notes.log.tail})
         return OK if conforms else FAILED
-    paint = paint_for(sys.stdout)
-    for each in findings:
-        level = paint(_COLOURS[each.level], f"{each.level:<11}")
-        print(f"{level}  {each.check:<24}  {visible(each.seen)}".rstrip())
+    headings = (Column("level", least=11), Column("check", least=24), Column("seen"))
+    rows = [(Cell(each.level, _COLOURS[each.level]), each.check, each.seen) for each in findings]
+    print_rows(headings, rows)
     advised = sum(each.level is Level.RECOMMENDED for each in findings)
     if conforms and advised:
-        say(f"it has what the protocol requires; {advised} checks are recommended to pass, too")
+        say(f"the host conforms to the protocol; {advised} recommended checks did not pass")
     if not conforms and notes.log.tail:
-        say("the last that it wrote to stderr:")
+        say("the last lines of its stderr:")
         say(visible_text(notes.log.tail))
     return OK if conforms else FAILED
 
@@ -107,7 +105,7 @@ def _config(given: str | None) -> dict[str, Any]:
     except strict_json.StrictJsonError as error:
         raise CliError(f"--config is not JSON: {error}") from None
     if type(config) is not dict:
-        raise CliError("--config has to be an object")
+        raise CliError("--config must be a JSON object")
     return config
 
 
@@ -122,7 +120,7 @@ class _Examination:
         self._notes = notes
         self._broker = BrokerProcess()
         self._host: Subject | None = None
-        """None: there is none that could be asked."""
+        """None if no host runs."""
         self._findings: list[Finding] = []
 
     async def run(self) -> list[Finding]:
@@ -147,8 +145,8 @@ class _Examination:
             await self._ask("unknown tool", _unknown_tool, begun)
         if begun or self._host is not None:
             await self._judge("stdin ends", self._close_stdin)
-        self._seen("stdout", self._notes.noise, "frames, and nothing else", "no frame")
-        self._seen("one answer", self._notes.strays, "each request has one", "asked by nobody")
+        self._seen("stdout", self._notes.noise, "only frames", "not a frame")
+        self._seen("one answer", self._notes.strays, "each request has one", "not requested")
 
     async def _start(self) -> Subject:
         conversation = HostConversation(self._notes, self._timeout_s)
@@ -177,13 +175,13 @@ class _Examination:
         await self._judge(name, run_probe)
 
     async def _again(self) -> Subject:
-        """Another process, in the place of one that was lost."""
+        """Restart the host after its process was lost."""
         host = await self._start()
         try:
             await init(host)
         except Unmet as unmet:
             raise HostLost(f"it could not be started again: {unmet}") from None
-        with contextlib.suppress(Unmet):  # found already, where they cannot be read
+        with contextlib.suppress(Unmet):  # the check "tools" has reported it
             await PROBES["tools"](host)
         return host
 
@@ -229,7 +227,7 @@ class _Examination:
 
 
 async def _unknown_tool(host: Subject) -> str:
-    """Asked for only beside a call: who looks at no name would run something."""
+    """Request an unknown tool. Runs only with --call, because a faulty host could run a tool."""
     answer = await host.ask(frames.ExecuteTool(tool_name="no_such_tool", state=host.state))
     if isinstance(answer, frames.Failed):
         return excerpt(answer.error.type)

@@ -1,7 +1,7 @@
-"""A host's process while it is examined: every line that it writes is either expected or noted.
+"""The process of a host under examination, and a record of its unexpected output.
 
-The runtime passes over what a host should not have written. Here that is what somebody wants
-to know: lines that are no frames (`noise`), and answers that nobody waited for (`strays`).
+The runtime ignores lines that a host should not write. The examination reports them: lines that are
+not frames (`noise`), and answers without a request (`strays`).
 """
 
 from __future__ import annotations
@@ -13,35 +13,34 @@ from typing import Any
 import msgspec
 
 from callgate.core.commands import Command, Exit, Launcher, Running, Stream
-from callgate.core.task_sets import start_task
+from callgate.core.tasks import start_task
 from callgate.protocol import strict_json
-from callgate.protocol.host_v1 import answers
-from callgate.protocol.host_v1.answers import Breach
-from callgate.protocol.host_v1.excerpts import excerpt
-from callgate.protocol.host_v1.frames import Emitted, Failed, Returned
-from callgate.protocol.ndjson import MAX_LINE, Framer
+from callgate.protocol.host_v1 import lines
+from callgate.protocol.host_v1.frames import Emitted, Failed, Returned, excerpt
+from callgate.protocol.host_v1.lines import Breach
+from callgate.protocol.strict_json import MAX_LINE, Framer
 from callgate.sources.logs import LifeLog
 
 _MOST_NOTED = 100
 _BREACHES: dict[Breach, str] = {
-    "too_long": "its answer is longer than a line may be",
-    "json": "its answer is not JSON that can be read in one way only",
-    "version": 'its answer has not "v": 1',
-    "shape": "its answer is neither ok with a result nor not ok with an error",
-    "value": "its answer has a value that the method cannot have",
+    "too_long": "its answer exceeds the length limit of a line",
+    "json": "its answer is not unambiguous JSON",
+    "version": 'its answer lacks "v": 1',
+    "shape": "its answer has neither ok with a result nor an error",
+    "value": "its answer has a value of the wrong type for this method",
 }
 
 
 class Unmet(Exception):
-    """What was seen instead of what a host has to do."""
+    """Error: a description of the behaviour that violates the protocol."""
 
 
 class HostLost(Unmet):
-    """The process is gone, or does not answer any more: there is nothing left to ask."""
+    """Error: the process ended or stopped answering."""
 
 
 class Notes:
-    """What was seen beside the answers, in all processes of one examination."""
+    """Unexpected output and stderr of all processes of one examination."""
 
     def __init__(self) -> None:
         self.noise: list[str] = []
@@ -56,14 +55,14 @@ class HostConversation:
         self._framer = Framer(head=4_096)
         self._waiting: dict[str | None, asyncio.Future[Returned | Failed]] = {}
         self._params_types: dict[str | None, type] = {}
-        """What kind of params was sent, where the value of the answer depends on it."""
+        """The types of the sent params, by request id; they determine the type of the answer."""
         self._answered: set[str | None] = set()
         self._running: Running | None = None
         self._watch: asyncio.Task[Exit] | None = None
         self._stdin: asyncio.WriteTransport | None = None
 
     async def start(self, launcher: Launcher, command: Command) -> None:
-        """Raises OSError, and `ToolError` where it may not be started."""
+        """Start the process. Raises `OSError`, or `ToolError` if the start is refused."""
         theirs, ours = os.pipe()
         try:
             command = msgspec.structs.replace(command, stdin=theirs)
@@ -89,13 +88,13 @@ class HostConversation:
         params_type: type = object,
         timeout_s: float | None = None,
     ) -> Returned | Failed:
-        """Write a line, and wait for the answer under an id. Raises `Unmet`."""
+        """Write a line, and wait for the answer with this id. Raises `Unmet`."""
         return (await self.answers(data, {id: params_type}, timeout_s))[id]
 
     async def answers(
         self, data: bytes, params_types: dict[str | None, type], timeout_s: float | None = None
     ) -> dict[str | None, Returned | Failed]:
-        """The same for several lines; the answers may come in any order."""
+        """Write several lines, and wait for their answers in any order. Raises `Unmet`."""
         patience = self._timeout_s if timeout_s is None else timeout_s
         if self._watch is None or self._watch.done():
             raise HostLost(self._how_it_ended())
@@ -105,7 +104,7 @@ class HostConversation:
         self._waiting.update(waiting)
         self._params_types.update(params_types)
         self.write(data)
-        # All of them, also where one is wrong: what comes later would be for nobody.
+        # Wait for all answers, also if one is wrong: a late one would count as a stray.
         done, missing = await asyncio.wait(waiting.values(), timeout=patience)
         problems = [each.exception() for each in done]
         for id in params_types:
@@ -118,7 +117,7 @@ class HostConversation:
         return {id: each.result() for id, each in waiting.items()}
 
     async def close_stdin(self, within_s: float) -> Exit:
-        """End its stdin, and wait until it has ended. Raises `Unmet`, and ends it then."""
+        """Close stdin and wait for the exit. Terminates the process late, and raises `Unmet`."""
         assert self._watch is not None and self._running is not None and self._stdin is not None
         self._stdin.close()
         try:
@@ -151,13 +150,13 @@ class HostConversation:
             except strict_json.StrictJsonError:
                 self._unreadable(line, "json")
                 continue
-            if type(value) is dict and answers.is_answer(value):
+            if type(value) is dict and lines.is_answer(value):
                 self._take(value, line)
             else:
                 self._note(self._notes.noise, line)
 
     def _unreadable(self, line: bytes, why: Breach) -> None:
-        id = answers.named(line)
+        id = lines.named(line)
         if id is not None and id in self._waiting:
             self._settle(id, Unmet(_shown(_BREACHES[why], line)))
         else:
@@ -171,20 +170,20 @@ class HostConversation:
         if id not in self._waiting:
             self._stray(id, line)
             return
-        frame = answers.read(value)
+        frame = lines.read_answer(value)
         if isinstance(frame, Returned):
-            frame = answers.fitting(frame, self._params_types[id])
+            frame = lines.fitting(frame, self._params_types[id])
         if isinstance(frame, str):
             self._settle(id, Unmet(_shown(_BREACHES[frame], line)))
         elif not isinstance(frame, Emitted):
             self._settle(id, frame)
 
     def _stray(self, id: str | None, line: bytes) -> None:
-        """No request has this id. A new id fails the request that waits, if there is only one."""
+        """Note an answer without a request. A new id fails the only waiting request."""
         self._note(self._notes.strays, line)
         if len(self._waiting) == 1 and id not in self._answered:
             (meant,) = self._waiting
-            self._settle(meant, Unmet(_shown("answered under another id", line)))
+            self._settle(meant, Unmet(_shown("answered with another id", line)))
 
     def _settle(self, id: str | None, outcome: Returned | Failed | Unmet) -> None:
         self._answered.add(id)
@@ -212,7 +211,7 @@ class HostConversation:
 
     def _how_it_ended(self) -> str:
         ended = Exit() if self._watch is None else self._watch.result()
-        return f"it {describe(ended)} before it was asked"
+        return f"it {describe(ended)} before the request"
 
 
 def describe(ended: Exit) -> str:

@@ -1,7 +1,7 @@
-"""What every host should do, as questions to a running one. None of them runs a tool.
+"""Protocol checks that send requests to a running host. No check runs a tool.
 
-To add one, write a function of a `Subject` that gives what it saw, or raises `Unmet`, and put
-it into `PROBES`. The protocol is described in `protocols/host_v1/README.md`.
+To add a check, write a function of a `Subject` that returns its observation or raises `Unmet`, and
+put it into `PROBES`. `protocols/host_v1/README.md` describes the protocol.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from msgspec import UNSET
 from callgate.cli.hosts.conversation import HostConversation, Unmet
 from callgate.core.errors import ToolRegistrationError
 from callgate.protocol.host_v1 import frames
-from callgate.protocol.host_v1.excerpts import excerpt
-from callgate.protocol.host_v1.schemas import ToolSchema, read_schemas
-from callgate.protocol.ndjson import MAX_LINE, line
+from callgate.protocol.host_v1.frames import excerpt
+from callgate.protocol.host_v1.values import ToolSchema, read_schemas
+from callgate.protocol.strict_json import MAX_LINE, line
 
 START_S = 30.0
-"""How long a host may take to answer its first `init`, as the settings have it by default."""
+"""Time limit of the first `init`, equal to the default of the settings."""
 BIG = 4 * 1024 * 1024
 _PROTOCOL, _NO_METHOD = "ProtocolError", "MethodNotFound"
 _SCHEMAS = frames.GetToolSchemas
 
 
 class Subject:
-    """A host that runs, and what it has said of itself."""
+    """A running host, and its answers so far."""
 
     def __init__(self, conversation: HostConversation, config: dict[str, Any]) -> None:
         self.conversation = conversation
         self.config = config
         self.state: dict[str, Any] = {}
         self.methods: frozenset[str] | None = None
-        """Those that it announced; None: it did not say."""
+        """The methods that it announced; None if it announced none."""
         self.tools: list[ToolSchema] = []
         self._ids = itertools.count(1)
 
@@ -42,23 +42,23 @@ class Subject:
         return f"check-{next(self._ids)}"
 
     async def ask(self, params: frames.OfHost, timeout_s: float | None = None) -> frames.Answer:
-        """Raises `Unmet` where the answer is none."""
+        """Send a request. Raises `Unmet` if there is no valid answer."""
         id = self.id()
         return await self.conversation.answer(
             line(frames.ask(id, params)), id, type(params), timeout_s
         )
 
     async def raw(self, frame: dict[str, Any], params_type: type = object) -> frames.Answer:
-        """Ask with whatever stands in a frame, beside an id."""
+        """Send a frame as it is, with an id."""
         id = self.id()
         return await self.conversation.answer(line({"v": 1, "id": id, **frame}), id, params_type)
 
     async def is_there(self) -> None:
-        """It goes on after what was wrong."""
+        """Check that the host still answers after a wrong request."""
         try:
             returned(await self.ask(_SCHEMAS(state=self.state)))
         except Unmet as unmet:
-            raise type(unmet)(f"what came after it was not answered: {unmet}") from None
+            raise type(unmet)(f"the next request was not answered: {unmet}") from None
 
 
 def returned(answer: frames.Answer) -> frames.Result:
@@ -69,9 +69,9 @@ def returned(answer: frames.Answer) -> frames.Result:
 
 def refused(answer: frames.Answer, kind: str) -> str:
     if isinstance(answer, frames.Returned):
-        raise Unmet(f"answered with ok, and not with {kind}")
+        raise Unmet(f"answered with ok instead of {kind}")
     if answer.error.type != kind:
-        raise Unmet(f"answered {_failure(answer)}, and not with {kind}")
+        raise Unmet(f"answered with {_failure(answer)} instead of {kind}")
     return kind
 
 
@@ -88,7 +88,7 @@ async def init(host: Subject) -> str:
         return "answered"
     host.methods = frozenset(announced)
     if missing := frames.REQUIRED - host.methods:
-        raise Unmet(f"it says that it does not answer {', '.join(sorted(missing))}")
+        raise Unmet(f"it announces no {', '.join(sorted(missing))}")
     return f"answered; it announces {len(host.methods)} methods"
 
 
@@ -104,15 +104,15 @@ async def _tools(host: Subject) -> str:
 
 
 async def _state(host: Subject) -> str:
-    """A state that is no object is caught where the answer is read."""
+    """Check the state in an answer. `answers.fitting` rejects a state that is not an object."""
     result = returned(await host.ask(_SCHEMAS(state=host.state)))
     if result.state is UNSET:
-        return "left as it was"
-    return "given back" if result.state == host.state else "given back, changed"
+        return "unchanged"
+    return "returned" if result.state == host.state else "returned, changed"
 
 
 async def _second_init(host: Subject) -> str:
-    """Each session has its own."""
+    """Check a second `init`, because each session sends one."""
     params = {"config": host.config, "runtime": {"answers": []}}
     frame = {"method": "init", "params": params}
     returned(await host.raw(frame, frames.Init))
@@ -202,7 +202,7 @@ async def _together(host: Subject) -> str:
     data = b"".join(line(frames.ask(id, _SCHEMAS(state=host.state))) for id in ids)
     for answer in (await host.conversation.answers(data, dict.fromkeys(ids, _SCHEMAS))).values():
         returned(answer)
-    return f"{len(ids)} requests at once, each answered under its id"
+    return f"{len(ids)} concurrent requests, each answered with its id"
 
 
 async def _big_line(host: Subject) -> str:
@@ -229,11 +229,11 @@ PROBES: Mapping[str, Probe] = {
     "big line": _big_line,
     "line too long": _long_line,
 }
-"""Asked after `init`. The first is required, the others are recommended."""
+"""The checks after `init`. The first is required, the others are recommended."""
 
 
 async def optional(host: Subject, method: str) -> str | None:
-    """What an optional method gave; None: it is not offered. It may fail, but not break."""
+    """Check an optional method; None if the host lacks it. A well-formed failure passes."""
     if host.methods is not None and method not in host.methods:
         return None
     answer = await host.ask(_OPTIONAL[method](host))

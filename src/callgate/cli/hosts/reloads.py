@@ -1,7 +1,4 @@
-"""`callgate hosts reload`: what hosts say of themselves now, against what is pinned.
-
-What was pinned before is exchanged only after a yes: who approves a tool has read another text.
-"""
+"""Changed tools of hosts: `callgate hosts reload` asks for approval, `serve --dev` does not."""
 
 from __future__ import annotations
 
@@ -13,39 +10,41 @@ from typing import Any
 
 import msgspec
 
-from callgate.cli.errors import CliError
+from callgate.cli.errors import CHECK_SETTINGS, CliError
 from callgate.cli.ui.dialog import Lines, agreed
-from callgate.cli.ui.terminal import is_terminal
+from callgate.cli.ui.terminal import is_terminal, say
 from callgate.cli.ui.tty import Tty, open_tty
 from callgate.cli.ui.visible import visible, visible_text
 from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user
 from callgate.config.schema import Settings
-from callgate.core.errors import ToolErrorClass, ToolRegistrationError
-from callgate.sources.changes import Changes, Difference, compare
-from callgate.sources.hosts.host_tools import HostedTools
-from callgate.sources.pins import Pinned
-from callgate.wiring.hosts import ask, make_hosts
-from callgate.wiring.registration import register_own
-from callgate.wiring.runtime import Wired
+from callgate.core.errors import ToolError, ToolErrorClass, ToolRegistrationError
+from callgate.instance.wiring.builder import build, register_own
+from callgate.instance.wiring.hosts import ask, make_hosts
+from callgate.sources.host_handshake import Stamps, stamps
+from callgate.sources.host_provider import HostedTools
+from callgate.sources.hosts import HostSettings
+from callgate.sources.pins import Changes, Difference, Pinned, compare
 
 
 class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
-    """One host, started anew."""
+    """Result of restarting one host."""
 
     name: str
     is_new: bool = False
-    """Nothing was pinned."""
+    """True if nothing was pinned before."""
     doubt: str | None = None
-    """Why what was pinned cannot be gone by."""
+    """The reason why the pins cannot be trusted."""
     current: Pinned | None = None
     changes: Changes = Changes()
     left_out: Mapping[str, str] = {}
-    """Tools that will not be offered, and why."""
+    """Tools that will not be offered, with the reason."""
     problem: str | None = None
-    """Why it says nothing, or nothing that can be used."""
+    """The reason why the host gave no usable answer."""
+    reason: str | None = None
+    """The reason code of the problem's error."""
     first_needs_a_yes: bool = False
-    """A host that is new is pinned as it is; an MCP server is approved first."""
+    """True for MCP servers: a new one needs approval. A new host is pinned without approval."""
 
     @property
     def needs_a_yes(self) -> bool:
@@ -54,7 +53,7 @@ class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
         return self.is_new or bool(self.changes) or self.doubt is not None
 
     def described(self) -> dict[str, Any]:
-        """As `--json` prints it."""
+        """Return the result in the form of `--json`."""
         return {
             "name": self.name,
             "new": self.is_new,
@@ -74,7 +73,9 @@ def settings_of(home: Home) -> Settings:
 
 def _wrong(error: SettingsError) -> CliError:
     return CliError(
-        str(error), hint="Nothing runs until that is corrected.", reason="settings_invalid"
+        str(error),
+        hint=f"Nothing runs until it is corrected. {CHECK_SETTINGS}",
+        reason="settings_invalid",
     )
 
 
@@ -84,17 +85,16 @@ class Reload:
         if not os.path.isdir(self._workspace):
             raise CliError(f"--workspace: {self._workspace} is not a directory")
         self._home, self._settings = home, settings
-        self._wired = Wired(home, audit=False)
         try:
-            register_own(self._wired)
+            self._wired = build(home, self._workspace, register_own, audit=False)
         except SettingsError as error:
             raise _wrong(error) from error
         self._hosts, self._hosted = self._bring()
 
     def _bring(self) -> tuple[Any, Any]:
-        """What brings tools, and its place in the registry."""
+        """Return the hosts, and their source in the registry."""
         hosts = make_hosts(self._home, self._settings, self._wired.sandbox, self._workspace)
-        return hosts, HostedTools(hosts, self._wired.dispatcher.registry)
+        return hosts, HostedTools(hosts, self._wired.registry)
 
     def _ask(self, names: Collection[str]) -> Mapping[str, Pinned | Exception]:
         return ask(
@@ -102,20 +102,21 @@ class Reload:
         )
 
     def look(self, names: Collection[str]) -> list[Reloaded]:
-        """Start hosts, and compare. Nothing is pinned."""
+        """Start hosts, and compare their tools with the pins. Pins nothing."""
         answers = self._ask(names)
-        self._wired.dispatcher.registry.add(self._hosted)
+        self._wired.registry.add(self._hosted)
         return [self._compared(name, each) for name, each in answers.items()]
 
     def _compared(self, name: str, answer: Pinned | Exception) -> Reloaded:
         if not isinstance(answer, Pinned):
-            return Reloaded(name=name, problem=str(answer))
+            reason = getattr(answer, "reason", None)
+            return Reloaded(name=name, problem=str(answer), reason=reason)
         doubt = self._hosts.doubt(name)
         before = self._hosts.pinned(name) if doubt is None else doubt.pinned
         changes = self._compare(name, before, answer)
         is_new = before is None and doubt is None
         try:
-            if not is_new:  # whose turn comes after that of all others
+            if not is_new:  # a new host is registered after all others
                 self._hosted.ensure_free(name, changes.added)
         except ToolRegistrationError as error:
             return Reloaded(name=name, problem=str(error))
@@ -136,28 +137,35 @@ class Reload:
         return compare(name, before, after)
 
     def text(self, found: Collection[Reloaded]) -> str:
-        """What a person is asked about, in full."""
+        """Return the full text of the question."""
         return shown(found)
 
     def tell(self, found: Collection[Reloaded], *, yes: bool) -> None:
-        """Print what was found, but not what the question shows on this very terminal."""
+        """Print the results, except those that the question shows on the same terminal."""
         asking = not yes and is_terminal(sys.stdout)
         printed = [each for each in found if not (asking and each.needs_a_yes)]
         print(self.text(printed), end="", flush=True)
 
     def accept(self, found: Collection[Reloaded], *, yes: bool) -> None:
-        """Pin what was found, after a yes where something else was pinned before."""
+        """Pin the tools, after an approval of the changes."""
+        self.confirm(found, yes=yes)
+        self.pin(found)
+
+    def confirm(self, found: Collection[Reloaded], *, yes: bool) -> None:
+        """Ask for approval of the changes. Raises `CliError` if it is not given."""
         changed = [each for each in found if each.needs_a_yes]
         if changed and not yes:
             tty = open_tty()
             if tty is None:
                 raise CliError(
-                    "what is pinned changes only with a yes, and nobody can be asked here",
-                    hint="--yes accepts it without asking.",
+                    "the changes need approval, and there is no terminal to ask at",
+                    hint="Use --yes to accept them without asking.",
                     error_class=ToolErrorClass.PERMISSION_DENIED,
                     reason="no_confirmer",
                 )
             asyncio.run(_ask(tty, self.text(changed)))
+
+    def pin(self, found: Collection[Reloaded]) -> None:
         for each in found:
             if each.current is not None:
                 pin = self._hosts.pin_first if each.is_new else self._hosts.pin
@@ -167,14 +175,14 @@ class Reload:
 async def _ask(tty: Tty, text: str) -> None:
     if not await agreed(tty, Lines(text.splitlines()), "Accept these changes?"):
         raise CliError(
-            "nothing was accepted: the tools that changed are refused as before",
+            "nothing was accepted; the changed tools remain refused",
             error_class=ToolErrorClass.USER_DENIED,
             reason="user_denied",
         )
 
 
 def shown(found: Collection[Reloaded]) -> str:
-    """The changes in full: nothing that was not shown is accepted."""
+    """Return the full text of the changes."""
     return "".join(f"{line}\n" for each in found for line in _lines(each))
 
 
@@ -216,3 +224,47 @@ def _differences(found: Collection[Difference]) -> Iterator[str]:
                 text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
                 for line in visible_text(text).split("\n"):
                     yield f"        {sign} {line}"
+
+
+LOOK_EVERY_S = 0.5
+
+
+async def watch(hosted: HostedTools | None) -> None:
+    """Watch the plugins of all hosts, until cancelled."""
+    if hosted is None:
+        say("callgate: --dev: no hosts are configured")
+        return
+    say("callgate: --dev: changed plugins of hosts are accepted without approval")
+    async with asyncio.TaskGroup() as watching:
+        for settings in hosted.settings:
+            watching.create_task(_watch(hosted, settings, stamps(settings.command, settings.cwd)))
+
+
+async def _watch(hosted: HostedTools, settings: HostSettings, known: Stamps) -> None:
+    seen = known
+    while True:
+        await asyncio.sleep(LOOK_EVERY_S)
+        before, seen = seen, stamps(settings.command, settings.cwd)
+        if seen == known or seen != before:  # no change, or a write is in progress
+            continue
+        known = seen
+        say(f"callgate: host {settings.name}: {await _take_over(hosted, settings.name)}")
+
+
+async def _take_over(hosted: HostedTools, host: str) -> str:
+    """Switch to the new version of a host; return a message."""
+    try:
+        changes = await hosted.relearn(host)
+    except (ToolError, ToolRegistrationError, OSError) as error:
+        return f"its new version failed, so the old one continues: {visible(str(error))}"
+    left_out = hosted.left_out(host)
+    problems = [f"tool {tool!r} is not offered: {left_out[tool]}" for tool in left_out]
+    return visible("; ".join([f"its new version is used: {_summary(changes)}", *problems]))
+
+
+def _summary(changes: Changes) -> str:
+    if not changes:
+        return "its tool definitions are unchanged"
+    tools = (("added", changes.added), ("removed", changes.removed), ("changed", changes.changed))
+    lines = [f"{', '.join(names)} {change}" for change, names in tools if names]
+    return "; ".join([*lines, *(f"{each.path} changed" for each in changes.about)])

@@ -1,7 +1,6 @@
-"""What goes to stdout: one JSON object, or a result's text.
+"""Output on stdout: one JSON object, or a result's text.
 
-A terminal never gets the raw text of a tool: there it goes through `visible`. A pipe or a
-file gets it as it is.
+Text of a tool goes to a terminal only through `visible`, and unchanged to a pipe or a file.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def print_json(value: Any) -> None:
-    """What a command gives. An object also says who answered; a list has no place for that."""
+    """Print the result of a command; an object also gets `answered_by`."""
     if isinstance(value, dict) and "answered_by" not in value:
         from callgate.cli.ui import provenance  # lazy: an instance's answer names itself  # noqa: PLC0415
 
@@ -29,7 +28,7 @@ def print_json(value: Any) -> None:
 
 
 def print_json_line(value: Any) -> None:
-    """One line. On a terminal only ASCII, so that nothing in a text can act on it."""
+    """Print one line of JSON; on a terminal only ASCII, so that no text can control it."""
     text = dumps(value, ascii=is_terminal(sys.stdout))
     try:
         text.encode(sys.stdout.encoding or "utf-8")
@@ -39,7 +38,7 @@ def print_json_line(value: Any) -> None:
 
 
 def print_error(error: CliError, **more: Any) -> None:
-    """The envelope of a command that never became a call."""
+    """Print the JSON envelope of a command that failed before a call."""
     from callgate.cli.ui import provenance  # lazy: most commands end without an error  # noqa: PLC0415
 
     described = {
@@ -54,10 +53,10 @@ def print_error(error: CliError, **more: Any) -> None:
 
 
 def print_text(text: str) -> None:
-    """A result as text, and a line end if it has none."""
+    """Print a result as text, with a final line end."""
     if is_terminal(sys.stdout):
         text = safe(text)
-    # A lone surrogate cannot be written as UTF-8; better an escape than no result.
+    # A lone surrogate has no UTF-8 form, so it becomes an escape.
     data = text.encode(sys.stdout.encoding or "utf-8", "backslashreplace")
     sys.stdout.flush()
     sys.stdout.buffer.write(data if data.endswith(b"\n") else data + b"\n")

@@ -1,4 +1,4 @@
-"""The terminal: colours where they are wanted, its width, and a line for the person at it."""
+"""The terminal: colours, its width, and messages on stderr."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from typing import IO
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+LEAST_ROOM = 16
+"""Minimum columns for text."""
 
 
 class Paint:
-    """Wraps text into a colour, or leaves it as it is."""
+    """Colours for text; does nothing if it is off."""
 
     def __init__(self, on: bool) -> None:
         self.on = on
@@ -24,7 +26,7 @@ class Paint:
 
 
 def wants_colour(is_terminal: bool, environ: Mapping[str, str]) -> bool:
-    """NO_COLOR beats FORCE_COLOR beats a dumb terminal beats what the stream is."""
+    """Whether to use colours: NO_COLOR, then FORCE_COLOR, then the kind of terminal decides."""
     if environ.get("NO_COLOR"):
         return False
     if environ.get("FORCE_COLOR"):
@@ -44,7 +46,7 @@ def is_terminal(stream: IO[str]) -> bool:
 
 
 def has_terminal() -> bool:
-    """Whether this process has a terminal, wherever its streams lead."""
+    """Whether this process has a controlling terminal, even if its streams are redirected."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
     except OSError:
@@ -53,15 +55,20 @@ def has_terminal() -> bool:
 
 
 def columns(default: int = 80) -> int:
-    """The width of stdout, where it is a terminal."""
+    """Return the width of stdout's terminal, or `default`."""
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or default
     except (OSError, ValueError):
         return default
 
 
+def room() -> int | None:
+    """Return the columns for text on stdout; None if it is not a terminal: do not wrap."""
+    return max(columns() - 1, LEAST_ROOM) if is_terminal(sys.stdout) else None
+
+
 def safe(text: str) -> str:
-    """`visible_text`; its module is loaded only where some character needs it."""
+    """Return `visible_text`; its module is imported only if a character needs it."""
     if text.isascii() and text.translate(_LINES).isprintable():
         return text
     from callgate.cli.ui.visible import visible_text  # lazy: most texts are plain  # noqa: PLC0415
@@ -70,20 +77,20 @@ def safe(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """Something for the person, on stderr. Whoever wrote it, it cannot act on the terminal."""
+    """Print a message on stderr, without control characters."""
     try:
-        sys.stdout.flush()  # where both go to one file, they stand in their order
-    except OSError:  # a full disk, or nobody reads: this is said all the same, and
+        sys.stdout.flush()  # preserves the order if both streams go to one file
+    except OSError:  # a full disk or a closed pipe: print the message anyway
         pass  # the flush at the end of the command fails again
     print(safe(text), file=sys.stderr, flush=True)
 
 
 def answered_by_words(answered_by: Mapping[str, str | None]) -> str:
-    """Who made a call, and by which policy, for a person."""
+    """Describe the runtime that made a call, and its policy."""
     where = answered_by["instance"]
     runtime = "embedded runtime" if where is None else f"instance at {where}"
     return f"{runtime}, policy {answered_by['policy']}"
 
 
 _LINES = {ord("\n"): None, ord("\t"): None}
-"""What stays as it is although it is not printable."""
+"""Characters that are not printable, and are not escaped."""

@@ -1,4 +1,4 @@
-"""All there is to say of one tool, for a person: `callgate tools NAME`."""
+"""Descriptions of tools and of packages of tools, as pages and rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from callgate.cli.errors import CliError
 from callgate.cli.ui.visible import visible, visible_text
+from callgate.config.home import Home
+from callgate.config.load import SettingsError, load_user
+from callgate.sources.installed_packs import Entry, installed
 
 _EFFECTS = {
     "none": "nothing outside itself",
@@ -20,7 +24,7 @@ _SOURCES = {"builtin": "callgate itself"}
 
 
 def tool_page(tool: Mapping[str, Any]) -> str:
-    """A tool as `surfaces.socket.listings.every` describes it."""
+    """Return a page about a tool, from the description of `callgate.socket.queries.every`."""
     schema, effect = tool["input_schema"], visible(tool["side_effects"])
     rows = [
         f"{visible(tool['name'])}: {visible_text(tool['description'].strip())}",
@@ -60,7 +64,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
 
 
 def _example(name: str, schema: Mapping[str, Any]) -> str:
-    """A call with what it needs, as one types it."""
+    """Return a sample command line with the required arguments."""
     properties = schema.get("properties", {})
     needed = [key for key in schema.get("required", ()) if key in properties]
     words = [f"{key}={_value(key, properties[key])}" for key in needed]
@@ -75,3 +79,29 @@ def _value(key: str, schema: Any) -> str:
             return found[0] if isinstance(found[0], str) else json.dumps(found[0])
     plain = {"integer": "1", "number": "1", "boolean": "true", "array": "[]", "object": "{}"}
     return plain.get(_kind(schema), key.upper())
+
+
+def pack_rows() -> list[dict[str, Any]]:
+    """Return the packages that are not enabled or not usable, with the reasons."""
+    try:
+        enabled = load_user(Home.from_environment())[0].packs.enable
+    except SettingsError as error:
+        raise CliError(str(error), reason="settings_invalid") from None
+    entries = installed("callgate.tools")
+    return [_row(each) for each in entries if each.problem or each.name not in enabled]
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    enable = f"it is not enabled: add {entry.name!r} to [packs] enable in your settings"
+    return {
+        "name": entry.name,
+        "side_effects": "",
+        "capabilities": [],
+        "description": f"A package of tools: {entry.package}",
+        "input_schema": {},
+        "aliases": [],
+        "source": "package",
+        "timeout_s": 0.0,
+        "visible": False,
+        "hidden_because": entry.problem or enable,
+    }

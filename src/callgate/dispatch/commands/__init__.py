@@ -1,1 +1,1 @@
-"""How the commands of a call are started: which sandbox, and what path rules add."""
+"""Start of a call's commands: choice of the sandbox, and enforcement of path rules."""

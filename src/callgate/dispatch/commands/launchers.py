@@ -1,4 +1,9 @@
-"""What starts commands on this machine. Loaded with the first of them: most calls start none."""
+"""Launchers that start the commands of calls on this machine.
+
+Loaded with the first command, because most calls start none. `RuleLauncher` finds the files that
+path rules match before a command starts, so that the jail excludes them. It searches again
+afterwards and reports new matches, because a jail cannot hide files that do not exist yet.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +12,32 @@ import itertools
 import logging
 import os
 import re
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
 
 import msgspec
 
+from callgate.core.calls import ToolCall
 from callgate.core.commands import (
+    GRACE_S,
     Command,
     Exit,
     Launcher,
     LeftBehind,
     OnOutput,
+    RuleMatch,
     Running,
     Stream,
 )
-from callgate.core.directories import make_private_directory
 from callgate.core.errors import ToolPermissionDenied
-from callgate.dispatch.commands.path_search import Matches
-from callgate.dispatch.commands.rule_launchers import RuleLauncher, Search
-from callgate.dispatch.commands.wrapped_running import WrappedRunning
-from callgate.dispatch.raw_open import our_own
+from callgate.core.local.disk import make_private_directory
+from callgate.core.traces import TraceContext, call_trace
+from callgate.dispatch.commands.path_search import Matches, PathRuleUnkept
+from callgate.dispatch.foreign_code import our_own
 from callgate.sandbox import machines, sight
-from callgate.sandbox.jails import Jail, is_below
+from callgate.sandbox.jails import Guarantee, Jail, is_below, with_masks
 from callgate.sandbox.leases import Leases
-from callgate.sandbox.masks import with_masks
 from callgate.sandbox.plans import Backend, Bubblewrap, Plan, choose
 from callgate.sandbox.processes.broker_client import (
     BrokeredProcess,
@@ -37,8 +46,107 @@ from callgate.sandbox.processes.broker_client import (
     RestrictionFailed,
 )
 from callgate.sandbox.processes.zygotes import WarmLauncher, Zygotes
+from callgate.workspace import git_repositories
 from callgate.workspace.executed_later import now, take_stock
-from callgate.workspace.git import submodules
+
+
+class TracedLauncher(msgspec.Struct, frozen=True):
+    """A launcher that adds the trace context to the environment of commands."""
+
+    around: Launcher
+    trace: TraceContext
+
+    async def start(self, command: Command, on_output: OnOutput) -> Running:
+        variables = {name.upper(): value for name, value in self.trace.carrier.items()}
+        env = {**command.env, **variables}
+        return await self.around.start(msgspec.structs.replace(command, env=env), on_output)
+
+
+def trace_call(
+    ratio: float, call: ToolCall, launcher: Launcher | None
+) -> tuple[TraceContext, Launcher | None]:
+    """Return the trace context of a call, and a launcher that passes it on to commands. `ratio`:
+    see `call_trace`."""
+    trace = call_trace(call.id, call.trace, ratio)
+    return trace, None if launcher is None else TracedLauncher(launcher, trace)
+
+
+class WrappedRunning:
+    """Base of wrappers around a `Running`."""
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+
+    async def __aenter__(self) -> Self:
+        await self._running.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._running.__aexit__(kind, error, traceback)
+
+    async def wait(self) -> Exit:
+        return await self._running.wait()
+
+    def stop(self, grace: float = GRACE_S) -> bool:
+        return self._running.stop(grace)
+
+
+Search = Callable[[], Matches]
+"""Blocks. Raises `PathRuleUnkept`."""
+
+
+class RuleLauncher:
+    def __init__(
+        self,
+        search: Search,
+        without: Callable[[Matches], Launcher],
+        *,
+        report: bool,
+        plan: Plan | None = None,
+    ) -> None:
+        """`without` returns the launcher of a jail without the matches. `report`: search again
+        after the end, to report new matches. `plan`: the plan of a jail with the matches."""
+        self._search = search
+        self._without = without
+        self._report = report
+        self.plan = plan
+
+    async def start(self, command: Command, on_output: OnOutput) -> Running:
+        before = await _in_thread(self._search)
+        running = await self._without(before).start(command, on_output)
+        return _Reporting(running, self._search, before) if self._report else running
+
+
+class _Reporting(WrappedRunning):
+    """A command whose exit reports the paths that match a rule since its start."""
+
+    def __init__(self, running: Running, search: Search, before: Matches) -> None:
+        super().__init__(running)
+        self._search = search
+        self._before = before
+
+    async def wait(self) -> Exit:
+        ended = await self._running.wait()
+        try:
+            after = await _in_thread(self._search)
+        except PathRuleUnkept as error:
+            return msgspec.structs.replace(ended, unsearched=error.message)
+        matches = tuple(
+            RuleMatch(each.shown, each.rule.rule.decision.value)
+            for each in after.later(self._before)
+        )
+        return msgspec.structs.replace(ended, rule_matches=matches)
+
+
+async def _in_thread(search: Search) -> Matches:
+    """Search in a thread, without this context: the search is not an open of the running tool."""
+    return await asyncio.get_running_loop().run_in_executor(None, search)
+
 
 _log = logging.getLogger(__name__)
 
@@ -61,20 +169,21 @@ class Launchers:
         self.zygotes = Zygotes()
 
     def look_now(self) -> tuple[Backend, ...]:
-        """What this machine can do."""
+        """Return the sandbox backends of this machine. Blocks."""
         return machines.look_now()
 
     async def look(self) -> tuple[Backend, ...]:
         return await machines.look(self.broker)
 
     def bare(self) -> WarmLauncher:
-        """With nothing around the commands."""
+        """Return a launcher of commands without a sandbox."""
         return WarmLauncher(self.broker, self.zygotes, None)
 
     def jailed(
         self, plan: Plan, backends: tuple[Backend, ...], home: str, *, searches: bool = True
     ) -> Jailed:
-        """`searches`: look for files that are executed later, when a command has ended."""
+        """Return a launcher of commands in a jail. `searches`: look for files that other programs
+        execute later, after a command has ended."""
         bwrap = next((each.path for each in backends if isinstance(each, Bubblewrap)), None)
         launcher = WarmLauncher(self.broker, self.zygotes, plan, bwrap=bwrap)
         return Jailed(launcher, plan, home, self._leases, searches=searches)
@@ -86,18 +195,19 @@ class Launchers:
         home: str,
         search: Search,
         report: bool,
+        require: tuple[Guarantee, ...] = (),
     ) -> Launcher:
-        """The same with all taken out of its jail, if it has one, that a search finds when a
-        command starts."""
+        """Return a launcher that searches before each start, and excludes the matches from its
+        jail. A launcher without a jail is returned unchanged."""
         if not isinstance(launcher, Jailed):
             return launcher
         jail = launcher.plan.jail
 
         def without(matches: Matches) -> Jailed:
             less = with_masks(jail, matches.hidden, matches.read_only)
-            return self.jailed(choose(less, backends), backends, home)
+            return self.jailed(choose(less, backends, require), backends, home)
 
-        return RuleLauncher(search, without, report=report)
+        return RuleLauncher(search, without, report=report, plan=launcher.plan)
 
     def close(self) -> None:
         self.zygotes.close()
@@ -105,7 +215,7 @@ class Launchers:
 
 
 class _Errors:
-    """Passes output on, and keeps the end of what a command wrote as errors."""
+    """Passes output on, and stores the end of stderr."""
 
     def __init__(self, on_output: OnOutput) -> None:
         self._on_output = on_output
@@ -121,8 +231,8 @@ class _Errors:
 
 
 class _Explained(WrappedRunning):
-    """A command that says what it left to be executed later, and, if it fails, what it named and
-    could not see. `began`: when it started (`executed_later.now`)."""
+    """A command whose exit reports files that other programs execute later and, after a failure,
+    hidden paths that the command named. `began`: its start (`executed_later.now`)."""
 
     def __init__(
         self, running: Running, jail: Jail, command: Command, errors: _Errors, began: int
@@ -153,8 +263,8 @@ class _Explained(WrappedRunning):
 
 
 def _search(jail: Jail, began: int) -> asyncio.Future[LeftBehind]:
-    """Search a jail after its command ended. Not in this context: the tool that runs opens none
-    of these files."""
+    """Search a jail after its command ended. The thread does not inherit this context, so that the
+    opens are not attributed to the running tool."""
     names = jail.names
     roots = () if names is None else tuple(r for r in names.roots if r in jail.writable)
     loop = asyncio.get_running_loop()
@@ -162,7 +272,7 @@ def _search(jail: Jail, began: int) -> asyncio.Future[LeftBehind]:
 
 
 def _report(searched: asyncio.Future[LeftBehind]) -> None:
-    """Of a host or server, whose end nobody waits for: for the log."""
+    """Log the findings for a host or server, whose exit has no reader."""
     if searched.cancelled() or searched.exception() is not None:
         return
     for line in searched.result().lines():
@@ -170,7 +280,7 @@ def _report(searched: asyncio.Future[LeftBehind]) -> None:
 
 
 def _git_settings(errors: str, roots: tuple[str, ...]) -> tuple[str, ...]:
-    """What git says that it could not write, as it is named below its root."""
+    """Return the configuration files that git could not write, relative to their root."""
     found = dict.fromkeys(match[1] for match in _UNWRITTEN.finditer(errors))
     named = (
         next((os.path.relpath(path, each) for each in roots if is_below(path, each)), path)
@@ -180,18 +290,18 @@ def _git_settings(errors: str, roots: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _with_submodules(command: Command, roots: tuple[str, ...]) -> Command:
-    """The same, for one that speaks of submodules, with what its repository declares of them."""
+    """Return a command about submodules with the git configuration of its repository."""
     if not any("submodule" in each for each in command.argv):
         return command
     for root in roots:
-        repository = submodules.repository_of(command.cwd, root)
-        if repository is not None and (text := submodules.declared(repository)):
+        repository = git_repositories.repository_of(command.cwd, root)
+        if repository is not None and (text := git_repositories.declared(repository)):
             return msgspec.structs.replace(command, git_config=(f"{repository}/.git", text))
     return command
 
 
 class Jailed:
-    """Starts commands in a jail, and says so if it is the jail that fails."""
+    """Starts commands in a jail, and reports a failure of the jail itself."""
 
     def __init__(
         self,
@@ -211,14 +321,14 @@ class Jailed:
         self._own_tmp = plan.jail.fresh_tmp
 
     async def start(self, command: Command, on_output: OnOutput) -> Running:
-        if self._own_tmp:  # what these name is not in there
+        if self._own_tmp:  # the directories in these variables do not exist in the jail
             env = {name: value for name, value in command.env.items() if name not in _TEMPORARY}
             command = msgspec.structs.replace(command, env=env)
-        make_private_directory(self._home)  # or there is nothing to hide yet
+        make_private_directory(self._home)  # the jail can only hide an existing directory
         try:
             began = now()
             jail = self.plan.jail
-            if command.stdin is not None:  # a host or server: nobody reads a result of it
+            if command.stdin is not None:  # a host or server: its exit has no reader
                 lasting = await self._start(command, on_output)
                 if self._searches:
                     lasting.then(lambda: _search(jail, began).add_done_callback(_report))
@@ -229,11 +339,12 @@ class Jailed:
             return _Explained(running, jail, command, errors, began)
         except RestrictionFailed as error:
             raise ToolPermissionDenied(
-                f"The sandbox could not be made: {error.strerror}.", reason="sandbox_failed"
+                f"The sandbox could not be created: {error.strerror}.", reason="sandbox_failed"
             ) from error
 
     async def _start(self, command: Command, on_output: OnOutput) -> BrokeredProcess:
-        """Where it may change files, no other program opens them by their names meanwhile."""
+        """Start a command. While it may change files, a lease prevents opens by path in other
+        programs."""
         if self._leases is None or not self._writable:
             return await self._launcher.start(command, on_output)
         with our_own():

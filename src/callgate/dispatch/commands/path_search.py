@@ -1,15 +1,15 @@
-"""Finds the files that path rules match, so that a sandbox can keep a command from them.
+"""Search for the files that path rules match, so that a sandbox can withhold them from a command.
 
-    find(rules, roots)  ->  Matches        what must be hidden, what must be read-only
+    find(rules, roots)  ->  Matches        paths to hide, paths to make read-only
                         or  PathRuleUnkept the command cannot be started
 
-Each rule is searched for by itself, from the root that it is relative to; directories in which
-nothing can match are not entered. A directory that matches is taken as a whole. Every other name
-of the same file counts too: the target of a link that matches, and hard links in the roots.
+Each rule has a separate search, from the root that it is relative to. The search skips directories
+in which nothing can match. A directory that matches counts with all its content. Other names of a
+file count too: the target of a link that matches, and hard links in the roots.
 
-Nothing is ever left out. A directory that cannot be listed is taken as a whole; so is, where too
-many paths match, the directory that they are all in. If that is the root, or if the search takes
-too long, the command is refused.
+The search never omits a match. It matches a directory that it cannot list. If too many paths
+match, it matches their common directory instead. If that is the root, or if the search takes too
+long, the command is refused.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from typing import NamedTuple
 import msgspec
 
 from callgate.core.errors import ToolPermissionDenied
-from callgate.core.resolved_paths import ResolvedPath
-from callgate.policy.path_rules import PathRule
+from callgate.core.sessions import ResolvedPath
+from callgate.policy.decide import PathRule
 from callgate.policy.rules import is_within
 
 MOST_ENTRIES = 500_000
 MOST_SECONDS = 20.0
 MOST_MASKS = 400
-"""Paths that one command is kept from: each is a mount."""
+"""Maximum paths that are withheld from one command, because each is a mount."""
 
 
 class PathRuleUnkept(ToolPermissionDenied):
-    """A rule about paths that cannot be kept for this command, which was not started."""
+    """A path rule that cannot be enforced for a command, which was not started."""
 
     def __init__(self, rule: PathRule, why: str) -> None:
         super().__init__(
-            f"Rule: {rule.rule}. ({rule.rule.origin}) It cannot be kept for a command: {why}.",
+            f"Rule: {rule.rule}. ({rule.rule.origin}) It cannot be enforced for a command: {why}.",
             reason="path_rule",
         )
 
 
 class Match(msgspec.Struct, frozen=True):
-    """One path that a rule keeps a command from. Real: no link is on its way."""
+    """One path that a rule withholds from a command, with all links resolved."""
 
     path: str
     shown: str
-    """As the rule sees it: relative to its root, or absolute."""
+    """The path for the rule: relative to its root, or absolute."""
     rule: PathRule
 
 
@@ -65,7 +65,7 @@ class Matches(msgspec.Struct, frozen=True):
         return tuple(sorted(paths.difference(self.hidden)))
 
     def later(self, before: Matches) -> tuple[Match, ...]:
-        """What matches now and did not then, each path once."""
+        """Return the matches that are new since `before`, each path once."""
         known = {each.shown for each in before.matches}
         new = {each.shown: each for each in self.matches if each.shown not in known}
         return tuple(new[path] for path in sorted(new))
@@ -74,8 +74,8 @@ class Matches(msgspec.Struct, frozen=True):
 def find(
     rules: Sequence[PathRule], roots: Iterable[str], allowed: Sequence[ResolvedPath] = ()
 ) -> Matches:
-    """Search all roots. `allowed`: places with which the call was allowed. What a rule asks about
-    is left to the command there, and in them. Blocks: for a thread."""
+    """Search all roots. `allowed`: paths that the approval of the call covers, for rules that
+    require approval. Blocks, so it belongs in a thread."""
     real = tuple(dict.fromkeys(os.path.realpath(root) for root in roots))
     search = _Search(real, allowed)
     for rule in rules:
@@ -90,7 +90,7 @@ def find(
 
 
 class _Ended(Exception):
-    """The search came to an end before it had seen everything."""
+    """The search stopped before it was complete."""
 
 
 class _Search:
@@ -102,11 +102,11 @@ class _Search:
         self.found: list[Match] = []
 
     def take(self, rule: PathRule, root: str) -> None:
-        """Add what matches one rule below one root, or the directory that it is all in."""
+        """Add the matches of one rule below one root, or their common directory."""
         before = len(self.found)
         try:
             if root == "/" and rule.is_unbounded:
-                raise _Ended("everything on this machine would have to be looked at")
+                raise _Ended("the whole file system would have to be searched")
             self._walk(rule, root, root, "")
         except RecursionError:
             raise PathRuleUnkept(rule, "directories are nested too deeply") from None
@@ -120,7 +120,7 @@ class _Search:
             self._add(rule, os.path.realpath(parent), os.path.relpath(parent, root))
 
     def _walk(self, rule: PathRule, root: str, directory: str, text: str) -> None:
-        """`text` is how the rule sees the directory: links on the way are not in it."""
+        """Search a directory. `text` is its path for the rule, without the targets of links."""
         if rule.matches(text or ("/" if root == "/" else ".")):
             self._add(rule, directory, text or root)
             return
@@ -130,7 +130,7 @@ class _Search:
         for entry in self._children(rule, root, directory, text):
             ends_otherwise = last is not None and entry.name.casefold() != last
             if ends_otherwise and not entry.is_directory and not entry.is_symlink:
-                continue  # most files, at little cost
+                continue  # a cheap test that excludes most files
             name = f"{text}/{entry.name}" if text or root == "/" else entry.name
             path = os.path.join(directory, entry.name)
             if entry.is_symlink:
@@ -141,8 +141,8 @@ class _Search:
                 self._walk(rule, root, path, name)
 
     def _follow(self, rule: PathRule, root: str, path: str, name: str) -> None:
-        """A link that matches stands for what it leads to. One above a match is followed only
-        where the rule names it: else it leads to a place that is searched under its own name."""
+        """Follow a link. A link that matches adds its target. A link above a match is followed only
+        if the rule names it, because its target is otherwise searched under its own name."""
         target = os.path.realpath(path)
         if rule.matches(name):
             self._add(rule, target if os.path.lexists(target) else path, name)
@@ -164,7 +164,7 @@ class _Search:
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            # Its names can still be guessed, or its mode changed by whoever owns it.
+            # A command could still guess the names in it, or its owner could change the mode.
             if directory == root and root != "/":
                 raise _Ended(f"{root}: {error.strerror}") from None
             if literal is None:
@@ -187,13 +187,13 @@ class _Search:
             self.found.append(Match(path, shown, rule))
 
     def _add_around(self, rule: PathRule, path: str, shown: str) -> None:
-        """All of a directory but what someone allowed in it."""
+        """Add the entries of a directory, except the paths that an approval covers."""
         for name in _names(path):
             self._count()
             self._add(rule, os.path.join(path, name), f"{shown}/{name}")
 
     def same_files(self) -> list[Match]:
-        """Other names, in the roots, of files that were found."""
+        """Return the hard links, in the roots, to files that were found."""
         linked: dict[tuple[int, int], Match] = {}
         try:
             for match in self.found:
@@ -208,7 +208,7 @@ class _Search:
             raise PathRuleUnkept(some.rule, f"hard links: {ended}") from None
 
     def _files(self, path: str) -> Iterator[os.stat_result]:
-        """Every file that a path is, or that is in it."""
+        """Yield the status of a file, or of every file in a directory."""
         try:
             facts = os.lstat(path)
         except OSError:
@@ -240,8 +240,8 @@ class _Search:
                     yield Match(entry.path, os.path.relpath(entry.path, root), match.rule)
 
     def ensure_roots_are_left(self, rule: PathRule, path: str) -> None:
-        """No command can work where its workspace is hidden. One that is read-only is another
-        matter, which the jail takes care of."""
+        """Refuse a rule that hides a root, because no command can work without its workspace. The
+        jail handles a root that is read-only."""
         covered = next((root for root in self._roots if is_within(root, path)), None)
         if covered is not None and (rule.hides or path != covered):
             raise PathRuleUnkept(rule, f"it covers {covered} itself")
@@ -249,9 +249,9 @@ class _Search:
     def _count(self) -> None:
         self._entries += 1
         if self._entries > MOST_ENTRIES:
-            raise _Ended(f"more than {MOST_ENTRIES:,} names would have to be looked at")
+            raise _Ended(f"more than {MOST_ENTRIES:,} names would have to be searched")
         if self._entries % 256 == 1 and time.monotonic() > self._deadline:
-            raise _Ended(f"it takes longer than {MOST_SECONDS:g} s to find what matches")
+            raise _Ended(f"the search takes longer than {MOST_SECONDS:g} s")
 
 
 class _Entry(NamedTuple):
@@ -272,7 +272,7 @@ def _names(directory: str) -> list[str]:
 
 
 def _literal_parent(rule: PathRule, root: str) -> str:
-    """The directory that everything which can match is in: the names before the first wildcard."""
+    """Return the directory of all possible matches: the names before the first wildcard."""
     directory, depth = root, 0
     while (name := rule.literal(depth)) is not None:
         below = os.path.join(directory, name)

@@ -1,1 +1,1 @@
-"""Questions to a person and remembered answers, for the stage `authorize`."""
+"""Questions to approvers, and remembered answers, for the authorize stage."""

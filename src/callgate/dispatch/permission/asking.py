@@ -1,13 +1,12 @@
-"""The questions that this process asks: each is closed once, by whoever is first.
+"""The pending questions of this process. The first answer closes a question.
 
     ask ---> pending ---answer---> closed (here or in any process that shares the store)
                |--- timeout, stop -'
-               '--- shutdown, in a turn: stays open for whoever resumes the session
+               '--- shutdown, in a turn: stays open until the session is resumed
 
-Confirmers are attached for one session or for all, and those of a session are asked for its
-workers too; each is a coroutine that gets the question
-and returns an answer. `answer` is the same door for clients that learned of the question from
-the event stream, and the store is watched for answers that were given in other processes.
+A confirmer is a coroutine that gets the question and returns an answer. It is attached for one
+session and its workers, or for all sessions. Clients that read the question from the event stream
+call `answer` instead. A watch on the store finds answers that other processes received.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -25,8 +25,8 @@ from callgate.core.errors import ToolCancelled, ToolError, ToolPermissionDenied
 from callgate.core.sessions import Session
 from callgate.core.stored import ConfirmationState
 from callgate.core.stores import ConfirmationNotFound, StoreError
-from callgate.core.task_sets import TaskSet
-from callgate.dispatch.failures import log_failure, unkept
+from callgate.core.tasks import TaskSet
+from callgate.dispatch.foreign_code import log_failure, unkept
 from callgate.dispatch.permission import questions
 from callgate.dispatch.permission.confirmations import (
     Answer,
@@ -41,13 +41,13 @@ from callgate.events.log import SessionLog
 _log = logging.getLogger("callgate.confirmations")
 
 Hash = Callable[[Mapping[str, Any]], str]
-"""Of the arguments that an answer puts in place of the question's, as they will run."""
+"""Returns the hash of an answer's changed arguments, in the form that will run."""
 Elsewhere = Callable[[Session], Awaitable[bool]]
-"""Whether somebody at another server can be asked about the calls of a session."""
+"""Whether another server has an approver for the calls of a session."""
 
 
 class LeftOpen(Exception):
-    """The runtime shuts down while a question of a turn is open: it stays open."""
+    """Raised when the runtime shuts down during a question of a turn, which stays open."""
 
 
 class _Pending(msgspec.Struct, eq=False):
@@ -58,17 +58,22 @@ class _Pending(msgspec.Struct, eq=False):
 
 
 class Confirmations:
-    def __init__(self, log: SessionLog, timeout_s: float = 300.0) -> None:
+    def __init__(self, log: SessionLog, timeout_s: float = 300.0, most: int = 20) -> None:
         self.timeout_s = timeout_s
+        self.most = most
+        """Maximum pending questions of a session and its sub-agents."""
+        self.open_store = log.store
         self._log = log
+        self._waiting: Counter[str] = Counter()
+        """By root session: questions that are being put or wait for an answer."""
         self._pending: dict[str, _Pending] = {}
         self._confirmers: dict[str | None, list[Confirmer | None]] = {}
-        self._tasks = TaskSet(_log, "an answer was not heard")
+        self._tasks = TaskSet(_log, "a confirmation task failed")
         self.elsewhere: Elsewhere | None = None
 
     @contextmanager
     def attach(self, confirmer: Confirmer | None, session_id: str | None = None) -> Iterator[None]:
-        """Someone can answer: a coroutine, or (None) a client that calls `answer`."""
+        """Register an approver: a coroutine, or (None) a client that calls `answer`."""
         present = self._confirmers.setdefault(session_id, [])
         present.append(confirmer)
         try:
@@ -79,31 +84,49 @@ class Confirmations:
                 self._confirmers.pop(session_id, None)
 
     async def can_ask(self, session: Session) -> bool:
-        """Whether somebody can be asked, here or at another server."""
+        """Whether an approver is available, here or at another server."""
         if any(self._present(session)):
             return True
         try:
             return self.elsewhere is not None and await self.elsewhere(session)
         except StoreError as error:
-            _log.warning("whether somebody is at another server is not known: %s", error)
+            _log.warning("cannot find out whether another server has an approver: %s", error)
             return False
 
     def _present(self, session: Session) -> Iterator[list[Confirmer | None]]:
-        """Those who can be asked for a session: its own, those of its parent, those of all."""
+        """Yield the confirmers for a session: its own, its parent's, and the global ones."""
         for owner in dict.fromkeys((session.id, session.parent, None)):
             yield self._confirmers.get(owner, [])
 
+    @contextmanager
+    def room(self, session: Session) -> Iterator[None]:
+        """Count a question of a session. Raises `ToolPermissionDenied` if too many are pending."""
+        root = session.parent or session.id
+        if self._waiting[root] >= self.most:
+            raise ToolPermissionDenied(
+                f"{self.most} questions of this session already wait for an answer. Wait for the"
+                " answers before you request more.",
+                reason="too_many_questions",
+            )
+        self._waiting[root] += 1
+        try:
+            yield
+        finally:
+            self._waiting[root] -= 1
+            if not self._waiting[root]:
+                del self._waiting[root]
+
     def asked(self) -> set[str]:
-        """The calls of this process about which a person is being asked."""
+        """Return the ids of this process's calls with a pending question."""
         return {each.question.call_id for each in self._pending.values()}
 
     async def open(self, session_id: str | None = None) -> list[Confirmation]:
-        """The questions that wait for an answer, of every process."""
+        """Return the pending questions of all processes."""
         store = await self._log.store()
         return list(map(questions.read_question, await store.open_confirmations(session_id)))
 
     async def answer(self, confirmation_id: str, answer: Answer) -> Receipt:
-        """Answer a question; the first answer wins. `KeyError` if there is no such question."""
+        """Answer a question; the first answer wins. Raises `KeyError` if it does not exist."""
         pending = self._pending.get(confirmation_id)
         if pending is None:
             return await questions.answer(await self._log.store(), confirmation_id, answer)
@@ -117,9 +140,9 @@ class Confirmations:
         hash: Hash,
         on_close: Callable[[Closed], None],
     ) -> Closed:
-        """Wait until a question that was put is closed, and tell of it.
+        """Wait until a stored question is closed, and report the end to `on_close`.
 
-        Raises on a stop, or if every confirmer failed; `LeftOpen` if it outlives this process.
+        Raises if the call is stopped or every confirmer failed, and `LeftOpen` at a shutdown.
         """
         loop = asyncio.get_running_loop()
         pending = _Pending(question, session, hash, loop.create_future())
@@ -135,7 +158,7 @@ class Confirmations:
         except BaseException:
             lasts = question.turn_id is not None and not session.is_worker
             if running.stop is Stop.SHUTDOWN and lasts:
-                raise LeftOpen from None  # whoever resumes the session goes on with it
+                raise LeftOpen from None  # the question continues when the session is resumed
             op = questions.close(question, ConfirmationState.WITHDRAWN)
             self._log.commit(session, op)
             on_close(Closed(op.state, None, op.event))
@@ -147,6 +170,15 @@ class Confirmations:
         on_close(closed)
         return closed
 
+    async def withdraw(
+        self, question: Confirmation, session: Session, on_close: Callable[[Closed], None]
+    ) -> None:
+        """Close a question of an earlier process whose call can no longer run."""
+        op = questions.close(question, ConfirmationState.WITHDRAWN)
+        resolution = await self._log.commit(session, op)
+        closed = None if resolution.applied else questions.closed(resolution.confirmation)
+        on_close(closed or Closed(op.state, None, op.event))
+
     async def _close(
         self, pending: _Pending, state: ConfirmationState, answer: Answer | None = None
     ) -> Receipt:
@@ -157,8 +189,8 @@ class Confirmations:
         closed: Closed | None = Closed(state, answer, op.event)
         try:
             resolution = await self._log.commit(pending.session, op)
-        except StoreError as error:  # nobody else can have been first where nothing is written
-            _log.error("the answer to %s is not kept: %s", pending.question.id, error)
+        except StoreError as error:  # without the store, no other process can have been first
+            _log.error("the answer to %s is not stored: %s", pending.question.id, error)
             applied = not pending.future.done()
             if applied and state is ConfirmationState.ALLOWED:
                 pending.future.set_exception(unkept(error))
@@ -171,7 +203,7 @@ class Confirmations:
         return Receipt(applied, closed.answer)
 
     async def _watch(self, pending: _Pending) -> None:
-        """Take the answer that another process was given."""
+        """Wait for an answer that another process received."""
         store = await self._log.store()
         with store.wake(pending.question.session_id) as hint:
             while True:
@@ -181,8 +213,8 @@ class Confirmations:
                     if not pending.future.done():
                         pending.future.set_exception(ToolCancelled(reason="session_deleted"))
                     return
-                except StoreError as error:  # those who can answer here still can
-                    _log.warning("answers of other processes are not seen: %s", error)
+                except StoreError as error:  # confirmers of this process can still answer
+                    _log.warning("answers in other processes are not visible: %s", error)
                     await hint.wait()
                     continue
                 closed = questions.closed(stored)
@@ -198,25 +230,25 @@ class Confirmations:
     def _start_confirmers(self, pending: _Pending) -> list[asyncio.Task[None]]:
         present = [each for some in self._present(pending.session) for each in some]
         callables = [each for each in present if each is not None]
-        # With a client attached that answers by itself, a failing confirmer is not the last one.
+        # The question fails with the last confirmer, unless a client may still call `answer`.
         alone = len(callables) == len(present)
         left = [len(callables)]
 
         async def put(confirmer: Confirmer) -> None:
             try:
                 answer = Answer.read(await confirmer(pending.question))
-            except ToolPermissionDenied as refusal:  # it must not be asked at all
+            except ToolPermissionDenied as refusal:  # this question must not be put
                 if not pending.future.done():
                     pending.future.set_exception(refusal)
             except (Exception, asyncio.CancelledError) as error:  # foreign code: no answer
                 if isinstance(error, asyncio.CancelledError) and pending.future.done():
-                    return  # another was quicker
+                    return  # another confirmer answered first
                 log_failure(_log, error, "a confirmer failed on %s", pending.question.tool)
                 left[0] -= 1
                 if alone and not left[0] and not pending.future.done():
                     pending.future.set_exception(
                         ToolPermissionDenied(
-                            "The question could not be put to anyone.", reason="confirmer_failed"
+                            "No approver could receive the question.", reason="confirmer_failed"
                         )
                     )
             else:
@@ -234,5 +266,5 @@ def _settle(pending: _Pending, closed: Closed) -> None:
 def _hash(pending: _Pending, arguments: Mapping[str, Any]) -> str:
     try:
         return pending.hash(arguments)
-    except ToolError:  # the call will end for it; no hash is allowed to run
+    except ToolError:  # the call will fail on these arguments; this hash allows nothing to run
         return "unrunnable"

@@ -1,12 +1,12 @@
-"""Counting a call in its budgets before it may run, for the stage `authorize`.
+"""Reservation of a call in its budgets before it may run, for the authorize stage.
 
     reserve ---> counted in the store, in every ledger or in none
-       |  |----> a limit would be passed, or the count cannot be read: a person is asked
-       |            '--- a yes: `settle` counts it beyond the limit
-       '--- refused before it started: `release` gives it back
+       |  |----> a limit would be exceeded, or the count is unreadable: the call needs approval
+       |            '--- approved: `settle` counts it beyond the limit
+       '--- refused before it started: `release` returns the amount
 
-The store decides which of several calls gets what is left, whichever process they are in. A
-process that dies between `reserve` and `release` leaves a call counted that never ran.
+If calls of several processes compete for the rest of a budget, the store decides. A process that
+dies between `reserve` and `release` leaves a call counted that never ran.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from typing import Any, Protocol
 
 import msgspec
 
-from callgate.core.budgets.ledgers import (
+from callgate.core.budgets import (
+    BudgetReceipt,
     Charge,
     Ledger,
     Overrun,
+    ReturnBudget,
+    UseBudget,
     ledger_kind,
     of_day,
     overruns,
     read_ledger,
 )
-from callgate.core.budgets.ops import BudgetReceipt, ReturnBudget, UseBudget
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.effects import SideEffects
 from callgate.core.stores import Store, StoreError
@@ -38,37 +40,37 @@ from callgate.dispatch.subjects import Subject
 from callgate.events.log import SessionLog
 from callgate.policy.budgets import (
     Sending,
-    budget_unknown,
     charges,
-    over_budget,
     sending,
     usage,
 )
-from callgate.policy.decide import Decision, Rulebook
-from callgate.policy.provenance.commands import hosts_in
+from callgate.policy.decide import Rulebook
+from callgate.policy.decisions import Decision
 from callgate.policy.provenance.destinations import values_of
+from callgate.policy.provenance.forms import hosts_in
 from callgate.policy.rules import GuardSettings, Outcome
+from callgate.policy.tightenings import Circumstances, tighten
 
 _log = logging.getLogger("callgate.budgets")
 _PROBLEMS = (StoreError, ValueError)
 _MOST_VALUES = 100_000
-"""Of destinations in one call: more than arguments have room for."""
+"""Maximum destination values counted in one call; arguments are too small for more."""
 _MAY_SEND = frozenset({SideEffects.NETWORK, SideEffects.EXECUTE})
 OpenStore = Callable[[], Awaitable[Store]]
 
 
 class Policies(Protocol):
-    """`authorize.Authority`, as far as it is looked at here."""
+    """The part of `Authority` that this module uses."""
 
     @property
     def policies(self) -> Callable[[str], Rulebook]: ...
 
 
 class Reservation:
-    """What one call takes from its budgets."""
+    """The budget charges of one call."""
 
     def __init__(self, call: ToolCall, open_store: OpenStore, guard: GuardSettings) -> None:
-        """`guard` says which parameters are destinations, where their names do not tell."""
+        """`guard` names the destination parameters of tools that do not declare them."""
         self._call = call
         self._guard = guard
         self._open_store = open_store
@@ -77,26 +79,27 @@ class Reservation:
         self._is_counted = False
 
     async def reserve(self, subject: Subject, decision: Decision) -> Decision:
-        """Count the call. The decision stays, or becomes a question."""
+        """Count the call. Returns the decision, or a question in its place."""
         call = self._call
         self._charges = _charges(call, subject, decision, self._guard)
         if not self._charges:
             return decision
-        # What the program itself does is counted, and asked about nowhere.
+        # A call of the embedding program is counted, but never needs approval.
         force = CallerKind(call.caller).trusted and decision.outcome is Outcome.ALLOW
         op = UseBudget(call=call.id, charges=self._charges, force=force)
         try:
             receipt = await self._commit(op)
         except _PROBLEMS as error:
             _log.warning("call %s is in no budget: %s", call.id, error)
-            return budget_unknown(decision, _problem(error))
+            return tighten(decision, Circumstances(budget_problem=_problem(error)))
         self._is_counted = receipt.applied
         if receipt.applied:
             return decision
-        return over_budget(decision, receipt.overruns, _names(subject))
+        passed = Circumstances(names=_names(subject), overruns=receipt.overruns)
+        return tighten(decision, passed)
 
     async def settle(self, subject: Subject, decision: Decision) -> None:
-        """Count what a person allowed: beyond the limits, and with the arguments that run."""
+        """Count an approved call beyond the limits, with the arguments that run."""
         allowed = _charges(self._call, subject, decision, self._guard)
         if self._is_counted and allowed == self._charges:
             return
@@ -109,7 +112,7 @@ class Reservation:
             _log.warning("call %s was allowed and is in no budget: %s", self._call.id, error)
 
     def release(self) -> None:
-        """The call never started: what follows in this process finds its share returned."""
+        """Return the charges of a call that never started."""
         if not self._is_counted or self._store is None:
             return
         self._is_counted = False
@@ -140,7 +143,7 @@ async def reserve(
     log: SessionLog,
     running: RunningCall,
 ) -> Decision:
-    """Count a call in its budgets: the decision stays, or becomes a question."""
+    """Count a call in its budgets. Returns the decision, or a question in its place."""
     call = running.call
     guard = authority.policies(call.session.workspace).user.guard
     running.reservation = reservation = Reservation(call, log.store, guard)
@@ -150,28 +153,29 @@ async def reserve(
 class BudgetForecast(msgspec.Struct, frozen=True):
     decision: Decision
     usage: tuple[str, ...] = ()
-    """How much of each budget of the call is used, in words."""
+    """The used part of each budget of the call, as text."""
 
 
 async def forecast(
     call: ToolCall, subject: Subject, decision: Decision, guard: GuardSettings, store: Store
 ) -> BudgetForecast:
-    """What the budgets would make of a decision, without counting the call."""
+    """Return the decision after a check of the budgets, without counting the call."""
     wanted = _charges(call, subject, decision, guard)
     ledgers: dict[str, Ledger] = {}
     passed: list[Overrun] = []
     try:
         for name in sorted({each.ledger for each in wanted}):
-            kept = await store.entries(ledger_kind(name))
-            own = [each for each in wanted if each.ledger == name]
-            ledger = read_ledger(kept[0].value) if kept else Ledger()
-            ledgers[name] = of_day(ledger, own[0].day)
-            passed += overruns(ledgers[name], own)
+            entries = await store.entries(ledger_kind(name))
+            of_ledger = [each for each in wanted if each.ledger == name]
+            ledger = read_ledger(entries[0].value) if entries else Ledger()
+            ledgers[name] = of_day(ledger, of_ledger[0].day)
+            passed += overruns(ledgers[name], of_ledger)
     except _PROBLEMS as error:
-        return BudgetForecast(budget_unknown(decision, _problem(error)))
+        unknown = Circumstances(budget_problem=_problem(error))
+        return BudgetForecast(tighten(decision, unknown))
     is_asked = passed and not CallerKind(call.caller).trusted
-    after = over_budget(decision, tuple(passed), _names(subject)) if is_asked else decision
-    return BudgetForecast(after, tuple(usage(wanted, ledgers)))
+    facts = Circumstances(names=_names(subject), overruns=tuple(passed) if is_asked else ())
+    return BudgetForecast(tighten(decision, facts), tuple(usage(wanted, ledgers)))
 
 
 def _charges(
@@ -192,8 +196,8 @@ def _names(subject: Subject) -> tuple[str, ...]:
 
 
 def _sending(subject: Subject, guard: GuardSettings) -> Sending | None:
-    """None for a call that cannot send anything out: a tool that says that it does not, a command
-    in a sandbox without the network."""
+    """Return the amounts that a call may send out; None for a tool that declares no network access,
+    or a command in a sandbox without network."""
     tool, checked = subject.tool, subject.checked
     command = checked.arguments.get("command") if subject.enclosure is not None else None
     if subject.enclosure is not None:

@@ -1,11 +1,11 @@
-"""What each session was told and has read, so that a call's values can be traced.
+"""Prompts and tool output of each session, to trace the values of a call to their sources.
 
     the user's words  --tell--->  SessionFacts  <---read--  outputs of tools
                                        |
               a call's destinations --of--> Flow --> policy.guard
 
-A session has facts once somebody says what its user wrote; a sub-agent shares those of the session
-that it works for. Labels (private, untrusted) only grow; a person may clear one, which is an event.
+A session has facts once its surface reports the user's words. A sub-agent shares the facts of
+its parent session. Labels (private, untrusted) only grow; a user may clear one, with an event.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from callgate.core.calls import ToolCall
+from callgate.core.calls import ToolCall, ToolResult
 from callgate.core.content import SESSION_LABELS, Label
 from callgate.core.events import LABEL_CLEARED, LABELLED, Actor, Event, EventSink
 from callgate.core.ids import ulid
 from callgate.core.ops import UpdateSession
-from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
 from callgate.dispatch.permission.grants import Grants
 from callgate.dispatch.subjects import Subject
@@ -28,32 +27,32 @@ from callgate.policy.rules import GuardSettings
 if TYPE_CHECKING:  # loaded with the first conversation
     from collections.abc import Iterable, Mapping
 
-    from callgate.core.messages import Message
+    from callgate.core.content import Message
     from callgate.dispatch.permission.session_facts import SessionFacts
     from callgate.policy.provenance.sources import Flow, Trace
 
 _MOST_NOTED = 4_096
-"""Sessions without a conversation whose labels are remembered."""
+"""Maximum number of sessions without a conversation whose labels are remembered."""
 INDEXED_AT_ONCE = 64 * 1024
-"""Characters that are indexed on the event loop; more of them in a thread."""
+"""Characters that are indexed on the event loop; more are indexed in a thread."""
 
 
 class Flows:
-    """One per dispatcher."""
+    """The flows of one dispatcher."""
 
     def __init__(self, log: SessionLog, sink: EventSink, grants: Grants) -> None:
         self._log = log
         self._sink = sink
         self._grants = grants
         self.facts: dict[str, SessionFacts] = {}
-        """By session; empty where nobody told of any conversation."""
+        """By session; empty if no surface reports a conversation."""
         self._read_before: dict[str, dict[Label, str]] = {}
-        """What sessions had read before anybody said what their user wrote."""
+        """By session: labels of content that it read before the first words of its user."""
 
-    # What is told and read.
+    # Input.
 
     def tell(self, session: Session, words: str, text: str = "") -> None:
-        """The user wrote these words, as a part of a text or as all of it."""
+        """Add words that the user wrote; `text` is the whole text around them."""
         facts = self._of(session)
         facts.tell(words, "" if text == words else text)
         for label, cause in self._read_before.pop(session.parent or session.id, {}).items():
@@ -61,15 +60,27 @@ class Flows:
                 self._label(session, facts, label, cause)
 
     def answered(self, call: ToolCall, arguments: Mapping[str, Any] | None) -> None:
-        """A person put these arguments in place of the call's: what they changed, they wrote."""
+        """Add the arguments that an approver changed: the changes count as the user's words."""
         facts = self.facts.get(call.session.parent or call.session.id)
         if facts is not None and arguments is not None:
             facts.tell_changes(call.arguments, arguments)
 
+    def approved(self, call: ToolCall, subject: Subject) -> None:
+        """Remember the hosts of a call that a person approved."""
+        facts = self.facts.get(call.session.parent or call.session.id)
+        if facts is not None:
+            facts.approved(subject, facts.settings)
+
+    def refused(self, call: ToolCall) -> None:
+        """Count a refused question of the guard: after several, outward effects wait."""
+        facts = self.facts.get(call.session.parent or call.session.id)
+        if facts is not None:
+            facts.refused()
+
     def read(
         self, call: ToolCall, subject: Subject, result: ToolResult, guard: GuardSettings | None
     ) -> None:
-        """A tool gave this back to the model. `guard` None: as the settings were before."""
+        """Add the output of a tool. `guard=None` keeps the settings of the last call."""
         root = call.session.parent or call.session.id
         facts = self.facts.get(root)
         if facts is None and guard is not None and guard.without_conversation:
@@ -83,7 +94,7 @@ class Flows:
             self._label(call.session, facts, label, cause)
 
     def _note(self, session_id: str, subject: Subject) -> None:
-        """Remember that a session without a conversation has read such content: one may begin."""
+        """Remember the labels of a session without a conversation, in case it gets one."""
         labels = SESSION_LABELS & subject.tool.output_labels
         if not labels:
             return
@@ -100,16 +111,15 @@ class Flows:
         messages: Iterable[tuple[str | None, Message]],
         tool_labels: Mapping[str, frozenset[Label]],
     ) -> None:
-        """What is known of a session that is resumed: its labels and its conversation, each
-        message with what of it the user wrote.
-        `tool_labels` are those of the tools that there are now."""
+        """Load the labels and the conversation of a resumed session. Each message comes with the
+        part that the user wrote. `tool_labels` has the labels of the present tools."""
         facts = self._of(session)
         facts.load(labels, messages, tool_labels)
         if not facts.is_told and not facts.labels:
             del self.facts[session.parent or session.id]
 
     def clear(self, session: Session, label: Label) -> bool:
-        """A person says that a label no longer counts; False if the session has none such."""
+        """Clear a label for a user; return False if the session does not have it."""
         facts = self.facts.get(session.parent or session.id)
         if facts is None or facts.labels.pop(label, None) is None:
             return False
@@ -118,39 +128,39 @@ class Flows:
         return True
 
     def labels(self, session: Session) -> Mapping[Label, str]:
-        """What the session has read, and by which call first."""
+        """Return the labels of the session, each with the first call that caused it."""
         facts = self.facts.get(session.parent or session.id)
         return {} if facts is None else facts.labels
 
     def assume(self, session: Session, labels: Iterable[Label]) -> None:
-        """Judge as if the session had read such content, without an event."""
+        """Set labels for a hypothetical decision, without an event."""
         self._of(session).labels.update(dict.fromkeys(labels, "assumed"))
 
     def note(self, session: Session, label: Label, cause: str) -> None:
-        """Such content comes with the next words of the user."""
+        """Add a label together with the next words of the user."""
         self._read_before.setdefault(session.parent or session.id, {})[label] = cause
 
     def forget(self, session_id: str) -> None:
         self._read_before.pop(session_id, None)
         self.facts.pop(session_id, None)
 
-    # What is asked.
+    # Queries.
 
     def knows(self, session: Session) -> bool:
-        """Whether anything is known of what was said in a session."""
+        """Whether the session has facts."""
         return bool(self.facts) and (session.parent or session.id) in self.facts
 
     def pending(self, session: Session) -> int:
-        """Characters that have to be indexed before the next call can be looked at."""
+        """Return the number of characters to index before the next decision."""
         facts = self.facts.get(session.parent or session.id)
         return 0 if facts is None else facts.index.pending_size
 
     def catch_up(self, session: Session) -> None:
-        """Index them. May run in a thread."""
+        """Index the pending text. May run in a thread."""
         self._of(session).index.catch_up()
 
     def of(self, call: ToolCall, subject: Subject, guard: GuardSettings) -> Flow | None:
-        """Where the destinations of a call come from; None where the guard does not apply."""
+        """Return the sources of a call's destinations; None if the guard does not apply."""
         session = call.session
         if not guard.enabled:
             return None
@@ -160,8 +170,16 @@ class Flows:
         facts.settings = guard
         return facts.flow(subject, guard, self._grants.destinations(session, subject.tool.name))
 
+    def copied(self, call: ToolCall, subject: Subject) -> str:
+        """Return why a call that writes a control file needs approval: it copies untrusted content.
+        An empty text if it does not."""
+        facts = self.facts.get(call.session.parent or call.session.id) if self.facts else None
+        if facts is None or Label.UNTRUSTED not in facts.labels:
+            return ""
+        return facts.copied_into_control_file(subject)
+
     def traces(self, call: ToolCall, subject: Subject) -> tuple[Trace, ...]:
-        """Where all values of a call come from, for the person who is asked about it."""
+        """Return the sources of all values of a call, for the approver."""
         if not self.knows(call.session):
             return ()
         return self._of(call.session).traces(subject)

@@ -1,8 +1,8 @@
-"""Answers that are remembered: for a session, for some uses, for some time.
+"""Remembered answers: for a session, for a number of uses, until a time.
 
-A session's answer covers the same tool for the rest of the session (the person is told so).
-It holds for those who work for the session too. It is kept in the store, outlives the process,
-and is gone when the session is closed; saved rules live in the settings instead.
+An answer for the session covers the same tool for the rest of the session, also in its sub-agents.
+The store retains it, so it survives the process and ends when the session is closed. Saved rules
+are in the settings instead.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ class Grant(msgspec.Struct, kw_only=True):
     """None covers every tool of the session."""
     decision: Outcome = Outcome.ALLOW
     arguments_sha256: str | None = None
-    """Exactly these arguments; None covers any."""
+    """Hash of the only arguments that it covers; None covers any."""
     uses: int | None = None
-    """Left; None means without limit."""
+    """Remaining uses; None means without limit."""
     expires_at: float | None = None
     covers_rules: bool = True
-    """Whether it answers a question that a rule asks; a yes to `prompt_once` does not."""
+    """Whether it answers a question of a rule; an approval by `prompt_once` does not."""
     network: bool = False
-    """Whether it was given to a command that asks for the network. A yes covers such a command
-    only then; a no that was not given about the network is about all commands."""
+    """Whether the call requested the network. An approval covers network requests only if it is
+    set. A denial covers all commands unless it is set."""
     destinations: tuple[str, ...] = ()
-    """Where the call went that the person allowed."""
+    """The destinations of the approved call."""
     is_narrow: bool = False
-    """It covers only calls that go to these destinations."""
+    """Whether it covers only calls to these destinations."""
     principal: str = LOCAL
-    """Who gave it."""
+    """The approver."""
 
 
 class _Remembered(NamedTuple):
@@ -59,7 +59,7 @@ class Grants:
         self._log.commit(session, PutGrant(session=session.id, grant=_stored(session, grant)))
 
     def load(self, session: Session, stored: Iterable[StoredGrant]) -> None:
-        """What was remembered of a session that is resumed."""
+        """Load the grants of a resumed session."""
         self._by_session[session.id] = _Remembered(session, [_grant(each) for each in stored])
 
     def take(
@@ -73,8 +73,9 @@ class Grants:
         network: bool = False,
         destinations: Callable[[], Collection[str]] = tuple,
     ) -> Grant | None:
-        """The grant that covers a call, one use of it consumed. A remembered no beats a yes.
-        `destinations` says where the call goes, for a grant that depends on it."""
+        """Return the grant that covers a call, and consume one use of it. A remembered denial
+        beats an approval. `destinations` returns the destinations of the call, for a narrow grant.
+        """
         if not self._by_session:
             return None
         now = time.time()
@@ -101,8 +102,20 @@ class Grants:
                 grants.grants.remove(chosen)
         return chosen
 
+    def denies(self, session: Session, tool: str, sha256: str) -> bool:
+        """Whether a remembered denial covers such calls for the rest of the session."""
+        now = time.time()
+        return any(
+            grant.decision is Outcome.DENY
+            and not grant.is_narrow
+            and _covers(grant, tool, sha256, now)
+            for id in (session.id, session.parent)
+            if id is not None and (remembered := self._by_session.get(id)) is not None
+            for grant in remembered.grants
+        )
+
     def destinations(self, session: Session, tool: str) -> frozenset[str]:
-        """Where a person allowed calls of a tool to go, for the rest of the session."""
+        """Return the destinations that approvals of a tool cover, for the rest of the session."""
         if not self._by_session:
             return frozenset()
         return frozenset(

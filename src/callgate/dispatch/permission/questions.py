@@ -1,7 +1,7 @@
-"""A question in the store: how it is put, closed and read again, in whichever process.
+"""A question in the store: how any process stores, closes and reads it.
 
-The first who closes it wins, by compare-and-set in the store; everyone else is told what
-stands. The event that says so is made by the one who closes it.
+The store's compare-and-set accepts the first close; later ones receive its answer. The process
+that closes the question creates the event about it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.calls import CallerKind, Handover, ToolCall, no_work
 from callgate.core.events import CONFIRMATION_RESOLVED, Event
 from callgate.core.ids import ulid
 from callgate.core.ops import PutConfirmation, ResolveConfirmation
-from callgate.core.sessions import Session
-from callgate.core.stored import ConfirmationState, StoredConfirmation
+from callgate.core.sessions import Client, Session
+from callgate.core.stored import LOCAL, ConfirmationState, StoredConfirmation
 from callgate.core.stores import ConfirmationNotFound, Store
 from callgate.dispatch.permission.confirmations import Answer, Closed, Confirmation, Receipt
 from callgate.policy.rules import Outcome
@@ -27,13 +27,21 @@ _STATE_WORDS = {ConfirmationState.EXPIRED: "timeout", ConfirmationState.WITHDRAW
 
 
 class _AskedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What is needed to run the call of a question after its process has gone."""
+    """The part of a call that is stored with its question, to run the call after a restart."""
 
     caller: CallerKind
     external_id: str | None = None
     timeout_s: float | None = None
     parent_event_id: str | None = None
     scope: Mapping[str, str] | None = None
+    principal: str = LOCAL
+    client: Client | None = None
+    repaired: bool = False
+    answer_s: float | None = None
+    is_handed_over: bool = False
+    """Whether another program was to do the work: such a call does not run after a restart."""
+    place: str | None = None
+    """The label of the place of the handed-over work."""
 
 
 class _StoredQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +63,12 @@ def put(call: ToolCall, question: Confirmation, event: Event, owner: str) -> Put
             timeout_s=call.timeout_s,
             parent_event_id=call.parent_event_id,
             scope=call.scope,
+            principal=call.principal,
+            client=call.client,
+            repaired=call.repaired,
+            answer_s=call.answer_s,
+            is_handed_over=call.handover is not None,
+            place=None if call.handover is None else call.handover.place,
         ),
     )
     return PutConfirmation(
@@ -81,9 +95,11 @@ def read_question(stored: StoredConfirmation) -> Confirmation:
 
 
 def read_call(stored: StoredConfirmation, session: Session) -> ToolCall:
-    """The call that the question is about, as it was made."""
+    """Return the original call of the question. The work of a handed-over call ended with its
+    process, so `authorize` closes its question."""
     record = _stored_question(stored)
     question, call = record.question, record.call
+    handover = Handover(no_work, call.place, takes_slot=False) if call.is_handed_over else None
     return ToolCall(
         id=question.call_id,
         tool=question.tool,
@@ -96,6 +112,11 @@ def read_call(stored: StoredConfirmation, session: Session) -> ToolCall:
         timeout_s=call.timeout_s,
         parent_event_id=call.parent_event_id,
         scope=call.scope,
+        principal=call.principal,
+        client=call.client,
+        repaired=call.repaired,
+        answer_s=call.answer_s,
+        handover=handover,
     )
 
 
@@ -109,7 +130,7 @@ def close(
     answer: Answer | None = None,
     amended_sha256: str | None = None,
 ) -> ResolveConfirmation:
-    """Close a question with an answer, or without one by time or because of a stop."""
+    """Close a question with an answer, or without one at a timeout or a stop."""
     now = time.time()
     stored_answer = None if answer is None else _StoredAnswer(answer=answer, at=now)
     return ResolveConfirmation(
@@ -131,7 +152,7 @@ def answered_state(answer: Answer) -> ConfirmationState:
 
 
 def closed(stored: StoredConfirmation) -> Closed | None:
-    """How a question was closed, also by another process; None while it is open."""
+    """Return the end of a question in any process; None while it is open."""
     if stored.state is ConfirmationState.PENDING:
         return None
     stored_answer = None if stored.answer is None else msgspec.convert(stored.answer, _StoredAnswer)
@@ -165,13 +186,13 @@ def _closing(
 
 
 async def answer(store: Store, id: str, answer: Answer) -> Receipt:
-    """Answer a question of any process. `KeyError` if there is no such question."""
+    """Answer a question of any process. Raises `KeyError` if it does not exist."""
     try:
         stored = await store.get_confirmation(id)
     except ConfirmationNotFound:
         raise KeyError(id) from None
     if answer.arguments is not None:
-        raise ValueError("other arguments can be given only to the process that asks")
+        raise ValueError("only the process that put the question accepts changed arguments")
     op = close(read_question(stored), answered_state(answer), answer)
     (resolution,) = await store.commit(op)
     if resolution.applied:

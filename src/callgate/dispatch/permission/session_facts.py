@@ -1,30 +1,42 @@
-"""What one session was told and has read: an index of its texts, and its labels."""
+"""Facts about one session for the guard: an index of its texts, and its labels."""
 
 from __future__ import annotations
 
+import itertools
 import os.path
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from callgate.core.calls import ToolCall
-from callgate.core.content import SESSION_LABELS, Label, ToolResultBlock, ToolUseBlock
+import msgspec
+
+from callgate.core.calls import ToolCall, ToolResult
+from callgate.core.content import SESSION_LABELS, Label, Message, ToolResultBlock, ToolUseBlock
 from callgate.core.effects import SideEffects
-from callgate.core.messages import Message
-from callgate.core.resolved_paths import ResolvedPath
-from callgate.core.results import ToolResult
-from callgate.core.sessions import Session
-from callgate.dispatch.contents import text_of
+from callgate.core.sessions import ResolvedPath, Session
 from callgate.dispatch.subjects import Subject
+from callgate.dispatch.tool_output import text_of
 from callgate.dispatch.tools.registry import Registered
-from callgate.policy.provenance import destinations, forms
-from callgate.policy.provenance.commands import addresses_in
+from callgate.policy.provenance import destinations, forms, outgoing
+from callgate.policy.provenance.actions import Action, action_of_call
+from callgate.policy.provenance.forms import addresses_in
 from callgate.policy.provenance.index import ConversationIndex
-from callgate.policy.provenance.sources import NOWHERE, UNKNOWN, Flow, Source, SourceKind, Trace
+from callgate.policy.provenance.requests import NO_USE, Use
+from callgate.policy.provenance.sources import (
+    NOWHERE,
+    UNKNOWN,
+    VOUCHING,
+    Flow,
+    Source,
+    SourceKind,
+    Trace,
+)
 from callgate.policy.rules import GuardSettings, glob_matches
 from callgate.redaction.data import redact_value
+from callgate.workspace.instructions import is_control_file
 
 WITHOUT_DESTINATION = "*"
-"""Stands for that of a call which has none, in an answer for the session."""
+"""The destination in a remembered answer about calls that have none."""
 _NO_DESTINATION = destinations.remembered(WITHOUT_DESTINATION)
 _USER = Source(SourceKind.USER)
 _SETTINGS = Source(SourceKind.SETTINGS)
@@ -40,34 +52,48 @@ _SECRET_FILES = (
     "*.key",
     ".netrc",
 )
-_SAID = frozenset({SourceKind.USER, SourceKind.SETTINGS})
+_FROM_USER = frozenset({SourceKind.USER, SourceKind.SETTINGS})
+_WORDS = re.compile(r"[^\s<>|&;()'\"`=:]+")
+_LONGEST = 100_000
+READING = Use(Action.READ)
+_PROSE = (".md", ".txt", ".rst", ".csv", ".log", ".pdf", ".png", ".jpg", ".svg")
+"""Endings of files that no command runs."""
 _LINKS = 64
+_MOST_HOSTS = 10_000
+MOST_REFUSALS = 3
+"""Refused questions of the guard after which outward effects wait for the user."""
 _SHORT = 200
-"""Characters of an argument that is looked for as one value."""
+"""Maximum characters of an argument that is traced as one value."""
 
 
 class SessionFacts:
     def __init__(self) -> None:
         self.index = ConversationIndex()
         self.labels: dict[Label, str] = {}
-        """Each with the call that brought it."""
+        """By label: the call that caused it."""
         self.is_told = False
-        """Whether anybody said what the user wrote."""
+        """Whether the index has words of the user."""
         self.settings = GuardSettings()
-        """As of the last call that was judged."""
+        """Settings of the last decision."""
         self._calls = 0
+        self._refusals = 0
+        """Questions of the guard that a person refused since the user wrote last."""
+        self._written: list[str] = []
+        """The first file that was written after untrusted content, and that commands may run."""
+        self._approved_hosts: set[tuple[str, int]] = set()
 
-    # What comes in.
+    # Input.
 
     def tell(self, words: str, attached: str = "") -> None:
         self.is_told = True
+        self._refusals = 0
         self.index.add(_USER, words)
         if attached:
             self.index.add(_ATTACHED, attached)
 
     def tell_changes(self, before: Any, after: Mapping[str, Any]) -> None:
-        """The destinations that a person wrote into the arguments of a call. A text in which they
-        changed a word is not theirs for that."""
+        """Add the destinations that an approver wrote into the arguments of a call. A changed word
+        in a longer text does not make the text the approver's."""
         old = before if isinstance(before, Mapping) else {}
         for name in destinations.destination_params(after):
             known = {value for _, value in destinations.values_of(old, (name,))}
@@ -75,17 +101,43 @@ class SessionFacts:
                 if value and value not in known and len(value) <= _SHORT:
                     self.tell(value)
 
+    def refused(self) -> None:
+        """Count a question of the guard that a person refused."""
+        self._refusals += 1
+
+    def approved(self, subject: Subject, guard: GuardSettings) -> None:
+        """Remember the hosts of an approved call for the rest of the session."""
+        if subject.enclosure is not None or not subject.tool.outward:
+            return
+        names = parameters(subject, guard)
+        for _, value in destinations.values_of(subject.checked.arguments, names):
+            address = _host_of(value)
+            if address is not None and len(self._approved_hosts) < _MOST_HOSTS:
+                self._approved_hosts.add(address[:2])
+
     def read(
         self, call: ToolCall, subject: Subject, result: ToolResult, guard: GuardSettings
     ) -> dict[Label, str]:
-        """Remember an output; the labels that the session did not have before, with their cause."""
+        """Add an output. Returns the labels that are new to the session, with their cause."""
         tool = subject.tool
         self._calls += 1
         labels = _labels(call.session, subject, guard)
+        if subject.asks_hosts and _may_have_connected(result) and Label.VOUCHED not in labels:
+            labels |= {Label.UNTRUSTED}
         source = _source(tool.name, labels, self._calls, call.id)
         self.index.add(source, text_of(result.content), result.value)
+        self._note_written(subject, result)
         cause = f"{tool.name} #{self._calls}"
         return {each: cause for each in SESSION_LABELS & labels if each not in self.labels}
+
+    def _note_written(self, subject: Subject, result: ToolResult) -> None:
+        """Remember a file that commands may run and that was written after untrusted content."""
+        is_tainted = Label.UNTRUSTED in self.labels and result.error is None
+        if not is_tainted or subject.tool.effect is not SideEffects.WRITE:
+            return
+        for resolved in subject.resolved_paths:
+            if not resolved.relative.casefold().endswith(_PROSE) and not self._written:
+                self._written.append(resolved.relative)
 
     def load(
         self,
@@ -93,7 +145,7 @@ class SessionFacts:
         messages: Iterable[tuple[str | None, Message]],
         tool_labels: Mapping[str, frozenset[Label]],
     ) -> None:
-        """What was kept of the session. Of a tool that is not there any more nothing is known."""
+        """Load the stored facts of a session. Output of an unknown tool counts as untrusted."""
         known = {label.value: label for label in SESSION_LABELS}
         self.labels = {known[name]: cause for name, cause in labels.items() if name in known}
         names: dict[str, str] = {}
@@ -110,10 +162,10 @@ class SessionFacts:
                     source = _source(name, of_tool, self._calls, block.tool_use_id)
                     self.index.add(source, text_of(block.content))
 
-    # What goes out.
+    # Output.
 
     def flow(self, subject: Subject, guard: GuardSettings, answered: frozenset[str]) -> Flow:
-        """Where the destinations of a call come from."""
+        """Return the sources of a call's destinations."""
         tool = subject.tool
         hosts: tuple[str, ...] = ()
         takes_destinations = True
@@ -126,12 +178,13 @@ class SessionFacts:
             if tool.definition.destination_params is None:
                 found += self._nested(subject, names, guard, answered)
             if Label.UNTRUSTED in self.labels and tool.outward:
-                rest = [
+                others = [
                     name
                     for name in subject.checked.arguments
                     if name not in names and not destinations.is_option_name(name)
                 ]
-                found += self._of_texts(subject, rest, guard, found)
+                found += self._hidden(subject, names, guard, answered)
+                found += self._of_texts(subject, others, guard, found)
         return Flow(
             outward=tool.outward or is_online(subject),
             destroys=tool.destructive,
@@ -139,17 +192,33 @@ class SessionFacts:
             destinations=found,
             takes_destinations=takes_destinations,
             carries_secret=self._may_leak(found) and _carries_secret(subject),
+            has_effects=tool.has_effects,
             hosts=hosts,
+            unnamed_hosts=self._unnamed_hosts(found) if tool.outward else (),
+            is_paused=self._refusals >= MOST_REFUSALS,
             is_answered=bool(answered) and _NO_DESTINATION in answered,
         )
 
+    def _unnamed_hosts(self, found: tuple[Trace, ...]) -> tuple[str, ...]:
+        """Return the hosts of destinations without a name in the words and without an approval."""
+        if not self.is_told:
+            return ()
+        hosts: dict[str, None] = {}
+        for trace in found:
+            address = None if trace.vouched else _host_of(trace.value)
+            if address is None or address[:2] in self._approved_hosts:
+                continue
+            if not self.index.names_host(address.host, address.port):
+                hosts[address.host] = None
+        return tuple(hosts)
+
     @staticmethod
     def _may_leak(found: tuple[Trace, ...]) -> bool:
-        """Whether it matters what the texts of a call contain: it may go to a stranger."""
+        """Whether the call may send its texts to a destination that no trusted source named."""
         return not found or not all(trace.vouched for trace in found)
 
     def traces(self, subject: Subject) -> tuple[Trace, ...]:
-        """Where all values of a call come from: short ones whole, of long texts their parts."""
+        """Return the sources of all values of a call; a long text has a source for each part."""
         names = parameters(subject, self.settings)
         if subject.enclosure is not None:
             return self._of_command(subject, self.settings, frozenset())[0]
@@ -160,7 +229,7 @@ class SessionFacts:
         for name, value in destinations.values_of(arguments, tuple(arguments)):
             is_destination = name in names
             if len(value) <= _SHORT:
-                source = self._find(name, value, subject.tool.name)
+                source = self._find(name, value, _use(subject))
                 yield Trace(name, value, source, is_destination)
                 continue
             for source in self.index.parts(value)[:3]:
@@ -174,8 +243,8 @@ class SessionFacts:
         answered: frozenset[str],
     ) -> tuple[Trace, ...]:
         values = destinations.values_of(subject.checked.arguments, tuple(names))
-        tool = subject.tool.name
-        return tuple(self._destination(name, each, guard, answered, tool) for name, each in values)
+        use = _use(subject)
+        return tuple(self._destination(name, each, guard, answered, use) for name, each in values)
 
     def _nested(
         self,
@@ -184,19 +253,39 @@ class SessionFacts:
         guard: GuardSettings,
         answered: frozenset[str],
     ) -> tuple[Trace, ...]:
-        """Destinations inside parameters that are none themselves: `message.to`."""
+        """Return traces of destinations inside other parameters, such as `message.to`."""
         nested = destinations.nested_names(subject.checked.arguments, names)
         values = destinations.values_of(nested, tuple(nested)) if nested else ()
-        return tuple(self._destination(name, each, guard, answered) for name, each in values)
+        use = _use(subject)
+        return tuple(self._destination(name, each, guard, answered, use) for name, each in values)
+
+    def _hidden(
+        self,
+        subject: Subject,
+        names: tuple[str, ...],
+        guard: GuardSettings,
+        answered: frozenset[str],
+    ) -> tuple[Trace, ...]:
+        """Return traces of addresses under names that do not show a destination."""
+        arguments = subject.checked.arguments
+        others = {name: value for name, value in arguments.items() if name not in names}
+        use = _use(subject)
+        found = itertools.islice(outgoing.hidden_addresses(others), destinations.MOST_VALUES)
+        return tuple(self._destination(name, each, guard, answered, use) for name, each in found)
 
     def _destination(
-        self, name: str, value: str, guard: GuardSettings, answered: frozenset[str], tool: str = ""
+        self,
+        name: str,
+        value: str,
+        guard: GuardSettings,
+        answered: frozenset[str],
+        use: Use = NO_USE,
     ) -> Trace:
         if guard.destinations and _is_in_settings(value, guard):
             return Trace(name, value, _SETTINGS, True)
         if answered and destinations.remembered(value) in answered:
             return Trace(name, value, _ANSWER, True)
-        return Trace(name, value, self._find(name, value, tool), True)
+        return Trace(name, value, self._find(name, value, use), True)
 
     def _of_texts(
         self,
@@ -205,37 +294,86 @@ class SessionFacts:
         guard: GuardSettings,
         found: tuple[Trace, ...],
     ) -> tuple[Trace, ...]:
-        """What of the texts that go out is as good as a destination. A link in them sends their
-        reader somewhere. What was copied word for word out of untrusted content goes only where
-        the user said, in words or settings."""
+        """Return traces of text that acts as a destination: a link, which its reader may follow,
+        and text copied word for word from untrusted content. Such text may only go to destinations
+        that the user named, in words or settings."""
         traces = []
-        is_said = bool(found) and all(trace.source.kind in _SAID for trace in found)
+        is_said = bool(found) and all(trace.source.kind in _FROM_USER for trace in found)
         for name, text in destinations.texts_of(subject.checked.arguments, tuple(names)):
-            links = forms.links_in(text)
+            links = outgoing.links_in(text)
             for link in links[:_LINKS]:
-                traces.append(self._destination(f"link in {name}", link, guard, frozenset()))
+                traces.append(
+                    self._destination(f"link in {name}", link, guard, frozenset(), READING)
+                )
             if len(links) > _LINKS:
                 traces.append(Trace(name, f"{len(links):,} links", NOWHERE, True))
+            for address in outgoing.addressed_in(text):
+                part = f"address in {name}"
+                traces.append(self._destination(part, address, guard, frozenset(), _use(subject)))
+            for number in outgoing.card_numbers_in(text):
+                source = self._find("card_number", number)
+                if source.kind not in _FROM_USER:
+                    source = msgspec.structs.replace(source, kind=_unvouched(source.kind))
+                    part = f"card number in {name}"
+                    traces.append(Trace(part, f"... {number[-4:]}", source, True))
             copied = None if is_said else self._copied_from(name, text)
             if copied is not None:
                 traces.append(Trace(name, text[:_SHORT], copied, True))
         return tuple(traces)
 
+    def _of_users_command(self, subject: Subject, text: str) -> Source:
+        """Return the source of a command. The user's own command vouches for no network if it names
+        no host, and for nothing once a file that it may run was written after untrusted content."""
+        source = self._find("command", text)
+        if source.kind is not SourceKind.USER:
+            return source
+        if self._written:
+            changed = next(iter(self._written))
+            reason = f"but {changed} was written after untrusted content was read"
+            return Source(SourceKind.MENTIONED, reason=reason)
+        if _limits_hosts(subject) and not addresses_in(text):
+            return Source(SourceKind.MENTIONED, reason="which name no host for it")
+        return source
+
+    def copied_into_control_file(self, subject: Subject) -> str:
+        """Return a sentence about untrusted content that the call copies to a control file."""
+        arguments = subject.checked.arguments
+        if subject.tool.effect is SideEffects.WRITE:
+            paths = [each.relative for each in subject.resolved_paths]
+            names = [name for name in arguments if name not in subject.tool.path_params]
+        elif subject.tool.effect is SideEffects.EXECUTE:
+            names = [name for name in arguments if destinations.is_command_name(name)]
+            texts = (text for _, text in destinations.texts_of(arguments, names))
+            paths = [word for text in texts for word in _WORDS.findall(text[:_LONGEST])]
+        else:
+            return ""
+        control = next(filter(is_control_file, paths), None)
+        if control is None:
+            return ""
+        for _, text in destinations.texts_of(arguments, names):
+            source = self.index.copied(text)
+            if source is not None:
+                return (
+                    f"It copies {source} into {control}, which agents or tools follow or run later."
+                )
+        return ""
+
     def _copied_from(self, name: str, text: str) -> Source | None:
-        """The untrusted content in which a short text stands, or a part of a long one. A word or
-        two stand in many texts."""
+        """Return the untrusted source of a short text, or of a part of a long one. Texts of one or
+        two words are ignored, because they occur in many sources."""
         is_phrase = len(text) <= _SHORT and len(text.split()) > 2
         sources = [self._find(name, text)] if is_phrase else []
         return next((each for each in (*sources, *self.index.parts(text)) if each.untrusted), None)
 
-    def _find(self, name: str, value: str, tool: str = "") -> Source:
-        return self.index.trace(name, value, tool) if self.is_told else UNKNOWN
+    def _find(self, name: str, value: str, use: Use = NO_USE) -> Source:
+        return self.index.trace(name, value, use) if self.is_told else UNKNOWN
 
     def _of_command(
         self, subject: Subject, guard: GuardSettings, answered: frozenset[str]
     ) -> tuple[tuple[Trace, ...], tuple[str, ...]]:
-        """The destinations of a command: what the settings let it reach, itself where the user
-        wrote it, or the hosts in its words, which are then all that it reaches."""
+        """Return the destinations of a command, and the hosts that it is then limited to. The
+        destinations are the hosts of the settings, the command itself if a trusted source has it,
+        or the hosts in its text."""
         if not is_online(subject):
             return (), ()
         if (
@@ -247,16 +385,23 @@ class SessionFacts:
             return (Trace("network", named, _SETTINGS, True),), ()
         command = subject.checked.arguments.get("command")
         text = command if isinstance(command, str) else ""
-        whole = Trace("command", text, self._find("command", text), True)
-        if whole.vouched or subject.enclosure is None or not subject.enclosure.is_online:
-            return (whole,), ()  # nothing would keep it from other hosts
+        command_trace = Trace("command", text, self._of_users_command(subject, text), True)
+        if not _limits_hosts(subject):
+            return (command_trace,), ()
+        if command_trace.vouched:
+            return (command_trace,), tuple(dict.fromkeys(addresses_in(text).values()))
         found = addresses_in(text)
         traces = tuple(self._destination("host", each, guard, answered) for each in found)
-        return (traces, tuple(dict.fromkeys(found.values()))) if traces else ((whole,), ())
+        return (traces, tuple(dict.fromkeys(found.values()))) if traces else ((command_trace,), ())
+
+
+def _limits_hosts(subject: Subject) -> bool:
+    """Whether the sandbox of a command can limit it to some hosts."""
+    return subject.enclosure is not None and subject.enclosure.is_online
 
 
 def parameters(subject: Subject, guard: GuardSettings) -> tuple[str, ...]:
-    """The parameters of a call that say where its effect goes."""
+    """Return the parameters of a call that are destinations."""
     tool = subject.tool
     for pattern, names in guard.parameters.items():
         if _names_tool(pattern, tool):
@@ -269,14 +414,41 @@ def parameters(subject: Subject, guard: GuardSettings) -> tuple[str, ...]:
     return destinations.destination_params(every, destructive=tool.destructive)
 
 
+def _unvouched(kind: SourceKind) -> SourceKind:
+    """Return a kind that permits no effect: a record of the user is no order to send it."""
+    return SourceKind.TOOL if kind in VOUCHING else kind
+
+
+def _host_of(value: str) -> forms.Address | None:
+    """Return the address in a URL or host; None for other values, such as mail addresses."""
+    if "@" in value and "://" not in value:
+        return None
+    folded = forms.fold(value.strip())
+    address = forms.address_of(value.strip())
+    is_host = address is not None and forms.is_named_host(folded, address)
+    return address if is_host else None
+
+
+def _use(subject: Subject) -> Use:
+    """Return the use of the destinations of a call."""
+    tool = subject.tool
+    action = action_of_call(
+        tool.name,
+        subject.checked.arguments,
+        reads=tool.effect is SideEffects.READ,
+        destroys=tool.destructive,
+    )
+    return Use(action, tool.name)
+
+
 def is_online(subject: Subject) -> bool:
-    """Whether what the tool starts may reach the network."""
+    """Whether commands of the tool may reach the network."""
     return subject.tool.effect is SideEffects.EXECUTE and not subject.contained
 
 
 def destinations_of(subject: Subject, guard: GuardSettings) -> tuple[str, ...]:
-    """Where a call goes that sends something out or destroys: what a narrow answer covers. Not of a
-    command, which can reach more than its words say."""
+    """Return the destinations of a call that sends data out or destroys it. A narrow answer covers
+    them. Empty for a command, which can reach more than the hosts in its text."""
     if not subject.tool.is_guarded or subject.enclosure is not None:
         return ()
     values = destinations.values_of(subject.checked.arguments, parameters(subject, guard))
@@ -299,8 +471,16 @@ def _labels(session: Session, subject: Subject, guard: GuardSettings) -> frozens
     return frozenset(labels)
 
 
+def _may_have_connected(result: ToolResult) -> bool:
+    """Whether a command reached hosts that were approved while it ran, or was interrupted, so that
+    this is unknown."""
+    network = result.meta.get("network")
+    reached = network.get("reached", 0) if isinstance(network, Mapping) else 0
+    return bool(reached) or result.partial or result.error is not None
+
+
 def _is_private(path: ResolvedPath, beside: set[str]) -> bool:
-    """A file beside the workspace, or one that is named as secrets are."""
+    """Whether a file is in an extra root, or has a name that is typical of secrets."""
     name = os.path.basename(path.real)
     return path.root in beside or any(
         glob_matches(glob, name, paths=False, fold=True) for glob in _SECRET_FILES
@@ -330,7 +510,7 @@ def _names_tool(pattern: str, tool: Registered) -> bool:
 
 
 def _is_in_settings(value: str, guard: GuardSettings) -> bool:
-    """Whether the settings name an address or a host; of other values, only exactly this one."""
+    """Whether the settings list a value: an address or host by pattern, another value exactly."""
     folded = forms.fold(value.strip())
     mail, address = forms.email_in(folded), forms.address_of(folded)
     if mail is None and address is None:

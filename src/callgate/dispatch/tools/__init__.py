@@ -1,1 +1,1 @@
-"""Which tools there are: the port `ToolSource`, the checks of tools, and the registry over all."""
+"""Tools: the port `ToolSource`, the checks of a tool, and the registry of all sources."""

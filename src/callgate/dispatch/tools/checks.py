@@ -1,7 +1,7 @@
-"""What is checked of a tool before it is registered: its definition, and its names.
+"""Checks of a tool before its registration: its definition, and its names.
 
-A checked tool (`Registered`) is what the stages see. Names and aliases are compared after NFKC and
-case folding, so that no look-alike can stand in for another tool.
+The stages see a checked tool (`Registered`). Names and aliases are compared after NFKC and case
+folding, so that no look-alike can impersonate another tool.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import msgspec
 from callgate.core.content import Label
 from callgate.core.effects import Capability, SideEffects, derive, implied
 from callgate.core.errors import ToolRegistrationError
-from callgate.core.json_schema.schemas import MAX_BYTES, ArgumentSchema, ForeignSchema, first_line
+from callgate.core.schemas import MAX_BYTES, ArgumentSchema, ForeignSchema, first_line
 from callgate.core.sessions import Session
 from callgate.core.tools import Tool, ToolDefinition, ToolFactory
 from callgate.dispatch.tools.sources import SourceTool, WhyNot
-from callgate.redaction.summaries import ArgumentSummary
+from callgate.redaction.data import ArgumentSummary
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 _MCP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}\Z|mcp\.[a-z0-9_-]+/[!-~]{1,128}\Z")
-"""What others call the tool of an MCP server, and what rules and people call it."""
+"""A tool name of an MCP server, in wire spelling or in the spelling of rules."""
 _FRAMEWORK_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}\Z")
 _SHAPES = {"mcp": _MCP_NAME, "framework": _FRAMEWORK_NAME}
-"""By where a tool comes from: the names, and the schemas in all of JSON Schema, are others'."""
+"""By source: pattern of names. Foreign tools also have schemas in all of JSON Schema."""
 _PATH_NAMES = frozenset({"path", "paths", "file", "files", "cwd", "dir", "directory", "root"})
 SLOW = frozenset({SideEffects.EXECUTE, SideEffects.NETWORK})
 _OUTWARD = frozenset(
@@ -36,21 +36,21 @@ _OUTWARD = frozenset(
 )
 
 _FOREIGN = frozenset({"mcp", "host", "client"})
-"""Sources whose word about their own tools does not count."""
+"""Sources whose claims about their own tools are not trusted."""
 
 _log = logging.getLogger("callgate.registry")
 
 
 class Registered(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as the stages see it: its definition and what was derived from it."""
+    """A registered tool: its definition and derived facts."""
 
     name: str
     definition: ToolDefinition
     factory: ToolFactory
-    """Called for each execution, once the call may run."""
+    """Called once for each execution."""
     previewer: Any = None
-    """An instance whose `preview` shows what a call would do, before anyone approved it; None if
-    the tool has no preview."""
+    """An instance whose `preview` describes the effect of a call before its approval; None if the
+    tool has no preview."""
     effect: SideEffects
     has_effects: bool
     capabilities: frozenset[Capability]
@@ -61,23 +61,23 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
     path_params: tuple[str, ...]
     output_labels: frozenset[Label]
     outward: bool
-    """It sends something out: a read over the network does that, too."""
+    """Whether it sends data out; a read over the network counts."""
     is_guarded: bool
-    """Whether it depends on where its destinations come from: it sends out, destroys, executes."""
+    """Whether the guard applies: the tool sends data out, destroys data, or executes commands."""
     timeout_s: float
     why_not: WhyNot | None = None
-    """Why a session does not see it."""
+    """Returns the reason for which a session does not see the tool."""
     listed: bool = True
-    """False: nobody is told of it, and whoever knows its name may call it."""
+    """False: lists of tools omit it, but a client that knows its name may call it."""
     session_id: str | None = None
-    """The one session that has it; None: everyone has."""
+    """The only session that has it; None: all sessions have it."""
     everyone_sees_it: bool
     policy_key: str
-    """All that a decision without rules depends on."""
+    """Key of all facts about the tool that a decision without rules depends on."""
 
 
 def _instance(factory: Any) -> Tool:
-    """An instance of a tool, checked for what every tool has."""
+    """Return an instance of a tool, checked for the attributes of every tool."""
     if not callable(factory):
         raise ToolRegistrationError(
             f"register takes a factory (a function that makes a tool), not {type(factory).__name__}"
@@ -102,19 +102,19 @@ def _instance(factory: Any) -> Tool:
 
 
 def _is_async(function: Any) -> bool:
-    """Whether a call of it gives a coroutine, as far as its declaration shows."""
+    """Whether a call returns a coroutine, as far as the declaration shows."""
     declared = inspect.unwrap(function)
     plain = inspect.isfunction(declared) or inspect.ismethod(declared)
     return not plain or inspect.iscoroutinefunction(declared)
 
 
 def _is_tool(value: object) -> TypeGuard[Tool]:
-    """As `isinstance` says it of a protocol, in a tenth of the time: there are many tools."""
+    """Whether a value has the attributes of a tool. Faster than `isinstance` with a protocol."""
     return all(hasattr(value, name) for name in ("definition", "execute", "cancel"))
 
 
 def examine(tool: SourceTool, max_bytes: int = MAX_BYTES) -> Registered:
-    """Check a tool; raise `ToolRegistrationError` where its definition is wrong."""
+    """Check a tool. Raises `ToolRegistrationError` if its definition is wrong."""
     instance = _instance(tool.factory)
     definition = instance.definition
     name = definition.name
@@ -227,8 +227,8 @@ def _path_params(definition: ToolDefinition) -> tuple[str, ...]:
 
 
 def _is_outward(definition: ToolDefinition, capabilities: frozenset[Capability]) -> bool:
-    """Whether it sends something out. A read from the one service that the settings name does
-    not: its author says so by declaring that no parameter is a destination."""
+    """Whether it sends data out. A tool with an explicitly empty list of destination
+    parameters reads only from the one service in the settings, which does not count."""
     outward = _OUTWARD & capabilities
     if definition.destination_params == () and definition.source not in _FOREIGN:
         outward -= {Capability.ACCESSES_NETWORK}
@@ -238,7 +238,7 @@ def _is_outward(definition: ToolDefinition, capabilities: frozenset[Capability])
 def _output_labels(
     definition: ToolDefinition, capabilities: frozenset[Capability]
 ) -> frozenset[Label]:
-    """What its output is; a tool of a server or host cannot vouch for itself."""
+    """Return the labels of its output; a tool of a server or host cannot vouch for itself."""
     foreign = definition.source in _FOREIGN
     if definition.output_labels is not None:
         try:
@@ -247,7 +247,7 @@ def _output_labels(
             raise ToolRegistrationError(f"tool {definition.name!r}: {error}") from None
         return declared - {Label.VOUCHED} if foreign else declared
     reaches_out = not _OUTWARD.isdisjoint(capabilities)
-    changes = Capability.MUTATES_EXTERNAL in capabilities  # what that returns is a receipt
+    changes = Capability.MUTATES_EXTERNAL in capabilities  # such a tool returns a receipt
     if definition.source == "mcp" or (reaches_out and (foreign or not changes)):
         return frozenset({Label.UNTRUSTED})
     if definition.source == "builtin" and definition.requires_workspace:
@@ -262,19 +262,19 @@ def _holds_text(schema: Any) -> bool:
 
 
 class ToolNames:
-    """Which tool a name means: of everyone, or of one session."""
+    """The tools by name: global ones, and ones of a single session."""
 
     def __init__(self) -> None:
         self.everyone: dict[str, Registered] = {}
-        """By name and alias, as it is spelled and folded."""
+        """Keys are names and aliases, as spelled and folded."""
         self._sessions: dict[str, dict[str, Registered]] = {}
-        """The same of the tools of one session, by its id."""
+        """By session id: the tools of that session alone."""
         self.version = 0
-        """Another one whenever a name may mean another tool, or someone may see another."""
+        """Changes whenever a name may resolve to another tool, or to none."""
 
     def claim(self, tool: Registered) -> None:
-        """`ToolRegistrationError` where a tool of everyone, or of its session, has one of its
-        names."""
+        """Add the names of a tool. Raises `ToolRegistrationError` if a tool of all sessions, or of
+        its session, has one of them."""
         names = self._of(tool.session_id)
         self.version += 1
         for name in spellings(tool):
@@ -296,7 +296,7 @@ class ToolNames:
             del self._sessions[tool.session_id]
 
     def of_session(self, session: Session | None) -> dict[str, Registered]:
-        """The tools of a session alone, or of the one that it works for."""
+        """Return the tools of a session alone; a sub-agent has its parent's."""
         if not self._sessions or session is None:
             return {}
         names = self._sessions.get(session.id)

@@ -1,11 +1,10 @@
-"""Which tools there are: an ordered list of sources, names checked once, tools found by name.
+"""The registry: an ordered list of sources, whose tools are checked once and found by name.
 
-A name belongs to the source that had it first. Tools of one session exist for that session, and
-whoever works for it, alone. Two sessions may have different tools of one name. Where a tool of
-everyone has the name, that one is meant, whoever came first.
+A name belongs to the source that had it first. A tool of one session exists only for that session
+and its sub-agents. Two sessions may have different tools of one name. A tool of all sessions takes
+precedence over a tool of a session, even if it came later.
 
-The names of a lazy source are its own from the start, but nothing is loaded for tools that nobody
-looks at.
+A lazy source reserves its names from the start, but is loaded on the first lookup of a tool.
 """
 
 from __future__ import annotations
@@ -13,30 +12,30 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 
+from callgate.core.commands import CONNECT_HOST
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolRegistrationError
-from callgate.core.json_schema.schemas import MAX_BYTES
+from callgate.core.schemas import MAX_BYTES
 from callgate.core.sessions import Mode, PoolWorkspace, Session
 from callgate.core.tools import ToolFactory
 from callgate.dispatch.tools.checks import SLOW, Registered, ToolNames, examine, fold, spellings
-from callgate.dispatch.tools.sources import FixedTools, SourceTool, ToolSource
-from callgate.dispatch.tools.tags import Tags
+from callgate.dispatch.tools.sources import FixedTools, SourceTool, Tags, ToolSource
 
 __all__ = ["Registered", "Registry"]
 
 
 class _Entry:
-    """A source, and which of its tools are registered."""
+    """A source and its registered tools."""
 
     def __init__(self, source: ToolSource) -> None:
         self.source = source
         self.tools: dict[SourceTool, Registered | None] = {}
-        """None: it could not be registered, or was unregistered."""
+        """None: its registration failed, or it was unregistered."""
         self.stop_listening: Callable[[], None] = lambda: None
         self.is_read = False
         self.is_being_read = False
         self.is_outdated = False
-        """It has changed while it was read."""
+        """Whether it changed while it was read."""
         self._names = frozenset(name for name in source.names if not name.endswith("*"))
         prefixes = (name.removesuffix("*") for name in source.names if name not in self._names)
         self._prefixes = tuple(prefixes)
@@ -54,22 +53,22 @@ class Registry:
         self._listeners: set[Callable[[], None]] = set()
         self._entries: list[_Entry] = []
         self._unread: list[_Entry] = []
-        """The lazy ones that nobody has looked at."""
+        """Lazy sources that are not loaded."""
         self._reading: _Entry | None = None
         self.names = ToolNames()
         self._everyone = self.names.everyone
         self._in_order: tuple[Registered, ...] | None = None
-        """The tools of everyone; None: it is to be made anew."""
+        """The tools of all sessions; None: to be rebuilt."""
         self._disabled: dict[str, str] = {}
         self.tags = Tags()
         self.pool_refusal: Callable[[Registered, PoolWorkspace], str | None] | None = None
-        """Why a tool cannot work with a workspace on remote workers; None where it can."""
+        """Returns the reason for which a tool cannot use a workspace on remote workers."""
 
     # --- sources ------------------------------------------------------------------------------
 
     def add(self, source: ToolSource) -> None:
-        """Add a source after all others; one that another source brings while it is loaded, before
-        that. Raises the `ToolRegistrationError` that the source does not handle."""
+        """Add a source after all others. A source that is added during the load of another source
+        comes before that one. Raises a `ToolRegistrationError` that the source does not handle."""
         self._add(_Entry(source))
 
     def _add(self, entry: _Entry) -> None:
@@ -80,7 +79,7 @@ class Registry:
         if source.is_lazy:
             self._unread.append(entry)
             if any(map(entry.may_have, self._everyone)):
-                self._read(entry)  # the clash is one of now
+                self._read(entry)  # report the name clash now
             return
         try:
             self._read(entry)
@@ -89,21 +88,21 @@ class Registry:
             raise
 
     def remove(self, source: ToolSource) -> None:
-        """Remove a source with its tools; calls that run finish. Idempotent."""
+        """Remove a source with its tools; running calls finish. Idempotent."""
         for entry in [each for each in self._entries if each.source is source]:
             self._drop(entry)
             if self._take(entry, ()):
                 self._tell()
 
     def register(self, factory: ToolFactory) -> Registered:
-        """Add a source of one tool; raise `ToolRegistrationError` where its definition is wrong."""
+        """Add a source of one tool. Raises `ToolRegistrationError` if its definition is wrong."""
         entry = _Entry(FixedTools((factory,)))
         self._add(entry)
         (tool,) = entry.registered()
         return tool
 
     def unregister(self, name: str) -> None:
-        """Remove a tool; calls that run already finish. An unknown name is harmless."""
+        """Remove a tool; running calls finish. An unknown name is ignored."""
         self._read_for(name)
         tool = self._everyone.get(name)
         if tool is None or tool.name != name:
@@ -128,7 +127,7 @@ class Registry:
             await entry.source.close()
 
     def _read_for(self, *names: str) -> bool:
-        """Load the sources that may have these names; whether there were any."""
+        """Load the sources that may have these names. Returns whether there were any."""
         matching = [each for each in self._unread if any(map(each.may_have, names))]
         for entry in matching:
             self._read(entry)
@@ -140,9 +139,9 @@ class Registry:
             self._read(entry)
 
     def _read(self, entry: _Entry) -> None:
-        """Register the tools that a source has now, in place of those that it had."""
+        """Register the present tools of a source, in place of its earlier ones."""
         if entry.is_being_read:
-            return  # a source that is loaded for it has looked at one of its names
+            return  # a source loaded on its behalf looked up one of its names
         is_first, has_changed = not entry.is_read, False
         entry.is_read = entry.is_being_read = entry.is_outdated = True
         if entry in self._unread:
@@ -157,7 +156,7 @@ class Registry:
                 self._take(entry, ())
                 entry.is_read = False
                 if entry.source.is_lazy:
-                    self._unread.append(entry)  # its names are not free for others now
+                    self._unread.append(entry)  # its names stay reserved
             raise
         finally:
             self._reading = reading
@@ -167,7 +166,7 @@ class Registry:
                 self._tell()
 
     def _take(self, entry: _Entry, offered: Iterable[SourceTool]) -> bool:
-        """Whether a tool of everyone came or went."""
+        """Update the tools of a source. Returns whether a tool of all sessions came or went."""
         tools, has_changed = dict.fromkeys(offered), False
         for each in [each for each in entry.tools if each not in tools]:
             tool = entry.tools.pop(each)
@@ -176,7 +175,7 @@ class Registry:
                 has_changed |= tool.session_id is None
         for each in tools:
             if entry.is_outdated:
-                break  # it is read again
+                break  # the source is read again
             if each not in entry.tools:
                 tool = entry.tools[each] = self._claim(entry, each)
                 has_changed |= tool is not None and tool.session_id is None
@@ -202,7 +201,7 @@ class Registry:
     # --- lookups ------------------------------------------------------------------------------
 
     def find(self, name: str, session: Session | None = None) -> Registered | None:
-        """A tool of everyone, or one of the session."""
+        """Return the tool with this name: of all sessions, else of this session."""
         tool = self._everyone.get(name)
         if tool is not None:
             return tool
@@ -217,7 +216,7 @@ class Registry:
         return self.find(name, session) if unnamed else None
 
     def __iter__(self) -> Iterator[Registered]:
-        """The tools of everyone, in the order of their sources."""
+        """Yield the tools of all sessions, in the order of their sources."""
         self.load_all()
         return iter(self._loaded())
 
@@ -228,13 +227,17 @@ class Registry:
         return self._in_order
 
     def of(self, session: Session) -> list[Registered]:
-        """Every tool that there is for a session, whether or not it sees it."""
-        own = dict.fromkeys(tool.name for tool in self.names.of_session(session).values())
-        found = (self.find(name, session) for name in own)
+        """Return every tool that exists for a session, visible or not."""
+        names = dict.fromkeys(tool.name for tool in self.names.of_session(session).values())
+        found = (self.find(name, session) for name in names)
         return [*self, *(tool for tool in found if tool is not None and tool.session_id)]
 
+    def with_reasons(self, session: Session) -> list[tuple[Registered, str | None]]:
+        """Every tool that there is for a session, and why the session does not see it."""
+        return [(tool, self.unusable_because(tool, session)) for tool in self.of(session)]
+
     def listed(self, session: Session) -> list[Registered]:
-        """The tools that a session is told of."""
+        """Return the tools that a session lists."""
         if session.mode is Mode.NONE:
             return []
         return [
@@ -244,7 +247,7 @@ class Registry:
         ]
 
     def file_tools(self) -> dict[str, SideEffects]:
-        """The tools that read and write files themselves, by every name that they have."""
+        """Return the tools that read and write files without commands, by every name."""
         return {
             name: tool.effect
             for tool in self._loaded()
@@ -252,10 +255,10 @@ class Registry:
             for name in spellings(tool)
         }
 
-    # --- who sees what ------------------------------------------------------------------------
+    # --- visibility ---------------------------------------------------------------------------
 
     def disable_only(self, names: Collection[str], reason: str) -> None:
-        """Keep these tools, and no others, registered but out of everyone's sight."""
+        """Hide exactly these tools from all sessions; they stay registered."""
         changed = {*self._disabled} != {*names}
         self._disabled = dict.fromkeys(names, reason)
         self.names.version += 1
@@ -263,7 +266,7 @@ class Registry:
             self._tell()
 
     def hidden_because(self, tool: Registered, session: Session) -> str | None:
-        """Why a session does not see a tool; None where it does."""
+        """Return the reason for which a session does not see a tool; None if it does."""
         if self._disabled and (reason := self._disabled.get(tool.name)) is not None:
             return reason
         if tool.everyone_sees_it:
@@ -276,15 +279,17 @@ class Registry:
         return self.missing_because(tool, session)
 
     def unusable_because(self, tool: Registered, session: Session) -> str | None:
-        """Why a session is not told of a tool: it does not see it, or the pool in which its
-        workspace lives would refuse it. A call by name gets the pool's own refusal."""
+        """Return the reason for which a session does not list a tool: it is hidden, or the pool of
+        the workspace would refuse it. A call by name gets the pool's own refusal."""
+        if tool.name == CONNECT_HOST:
+            return "only callgate calls it"
         hidden = self.hidden_because(tool, session)
         if hidden is not None or session.pool is None or self.pool_refusal is None:
             return hidden
         return self.pool_refusal(tool, session.pool)
 
     def missing_because(self, tool: Registered, session: Session) -> str | None:
-        """What a session lacks for a tool that depends on it; None where it lacks nothing."""
+        """Return the requirement of a tool that a session does not meet; None if it meets all."""
         if tool.name in self._disabled:
             return None
         if missing := self.tags.missing(tool.definition, session):
@@ -294,8 +299,8 @@ class Registry:
     # --- changes ------------------------------------------------------------------------------
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call a function whenever tools of everyone came or went; returns the function that ends
-        it."""
+        """Call a function after changes of the tools of all sessions. Returns a function that
+        removes it."""
         self._listeners.add(listener)
         return lambda: self._listeners.discard(listener)
 

@@ -1,14 +1,19 @@
-"""Where tools come from: one port, and small wrappers around it, each for one purpose.
+"""Port of tool sources, wrappers that each serve one purpose, and tags that hide tools.
 
-    FixedTools    tools that are there from the start: built-in ones, functions
-    Lazy          loaded once one of its tools is looked at
-    ForSession    one session alone has its tools
-    OnCondition   hidden from the sessions for which there is a reason
-    OnlyIn        hidden outside of one workspace
-    Disabled      hidden while there is a reason, tool by tool
+    FixedTools    tools that exist from the start: built-in ones, functions
+    Lazy          loaded on the first use of one of its tools
+    ForSession    visible to one session
+    OnCondition   hidden from sessions for which there is a reason
+    OnlyIn        hidden outside one workspace
+    Disabled      hidden while there is a reason, per tool
 
-Hosts, MCP servers and packages of tools are sources of their own (`callgate.sources`). A `Registry`
-is an ordered list of sources: it reads the tools of each, checks their names, and finds them.
+Hosts, MCP servers and packages of tools are separate sources (`callgate.sources`). A `Registry` is
+an ordered list of sources: it reads the tools of each, checks their names, and finds them.
+
+    tags = session's own + settings + hosts + its model;  a tool is visible iff they include its own
+
+Tags describe features of a session (`vision`, `en`). They grant no rights: they hide useless tools.
+Only callgate's own surfaces can set tags that begin with `callgate:`.
 """
 
 from __future__ import annotations
@@ -21,54 +26,54 @@ import msgspec
 
 from callgate.core.errors import ToolRegistrationError
 from callgate.core.sessions import Session
-from callgate.core.tools import ToolFactory
+from callgate.core.tools import ToolDefinition, ToolFactory
 
 WhyNot = Callable[[Session], str | None]
-"""Why a session does not see a tool; None where it does."""
+"""Returns the reason for which a session does not see a tool; None if it does."""
 
 
 class SourceTool(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """A tool of a source. The same object for as long as it is the same tool."""
+    """A tool of a source. Its identity does not change while the tool is the same."""
 
     factory: ToolFactory
     why_not: WhyNot | None = None
     listed: bool = True
-    """False: nobody is told of it, and whoever knows its name may call it."""
+    """False: lists of tools omit it, but a client that knows its name may call it."""
     session_id: str | None = None
-    """The one session that has it, with those that work for it; None: everyone has."""
+    """The only session that has it, with its sub-agents; None: all sessions have it."""
 
 
 class ToolSource(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
-        """Of a lazy source: the names and aliases of its tools, or how they begin (`gmail_*`). They
-        are its own from the start. Empty: nobody knows them before it is loaded."""
+        """Names and aliases of a lazy source's tools, or prefixes of them (`gmail_*`). They are
+        reserved from the start. Empty: unknown before the source is loaded."""
         ...
 
     @property
     def is_lazy(self) -> bool:
-        """Whether `tools` is not to be called before one of them is looked at."""
+        """Whether `tools` is called only after a lookup of one of them."""
         ...
 
     def tools(self) -> Sequence[SourceTool]:
-        """Its tools now."""
+        """Return its present tools."""
         ...
 
     def refused(self, tool: SourceTool, error: ToolRegistrationError) -> None:
-        """A tool cannot be registered. It is left out, or if this raises, all of the source are."""
+        """Handle a tool whose registration failed. If this raises, the whole source is omitted."""
         ...
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call a function whenever `tools` has changed; returns the function that ends it."""
+        """Call a function whenever `tools` has changed. Returns a function that removes it."""
         ...
 
     async def close(self) -> None:
-        """Stop what runs for its tools. Idempotent."""
+        """Stop the processes and tasks of its tools. Idempotent."""
         ...
 
 
 class Source:
-    """What most sources have in common: tools that are there, all of them or none."""
+    """Base of most sources: not lazy, and one wrong tool refuses the whole source."""
 
     names: tuple[str, ...] = ()
     is_lazy = False
@@ -101,8 +106,8 @@ class FixedTools(Source):
 
 
 class Lazy(Source):
-    """A source that is made once one of its tools is looked at. Without names it is made once a
-    tool is found nowhere else, or all are listed."""
+    """A source that is created on the first lookup of one of its tools. If it has no names, a
+    lookup that finds no other tool creates it, and so does a list of all tools."""
 
     is_lazy = True
 
@@ -128,7 +133,7 @@ class Lazy(Source):
 
 
 class _Wrapper:
-    """Each tool of a source, with one thing changed."""
+    """A source whose tools are all wrapped by a function."""
 
     def __init__(self, source: ToolSource, wrap: Callable[[SourceTool], SourceTool]) -> None:
         self._source = source
@@ -172,7 +177,7 @@ class OnCondition(_Wrapper):
 
 class OnlyIn(OnCondition):
     def __init__(self, source: ToolSource, workspace: str) -> None:
-        """`workspace`: its real path."""
+        """Create a source for one workspace, given by its real path."""
 
         def why_not(session: Session) -> str | None:
             here = os.path.realpath(session.workspace) == workspace
@@ -183,7 +188,7 @@ class OnlyIn(OnCondition):
 
 class Disabled(_Wrapper):
     def __init__(self, source: ToolSource, reasons: Mapping[str, str]) -> None:
-        """`reasons`: why a tool is hidden now, by its name."""
+        """`reasons` has the reason for which a tool is hidden now, by its name."""
 
         def wrap(tool: SourceTool) -> SourceTool:
             name = tool.factory().definition.name
@@ -193,8 +198,53 @@ class Disabled(_Wrapper):
 
 
 def _hidden(tool: SourceTool, why_not: WhyNot) -> SourceTool:
-    """The tool with one more reason, which is looked at first."""
+    """Return the tool with one more reason, which is checked first."""
     other = tool.why_not
     if other is None:
         return msgspec.structs.replace(tool, why_not=why_not)
     return msgspec.structs.replace(tool, why_not=lambda session: why_not(session) or other(session))
+
+
+RESERVED = "callgate:"
+AGENT_HOOKS = "agent_hooks"
+"""Tag of sessions of third-party agents with hooks; only they see the tools of agents."""
+
+
+class Tags:
+    def __init__(self) -> None:
+        self._given: dict[str, frozenset[str]] = {}
+        """Tags for all sessions, by giver."""
+        self._models: dict[str, frozenset[str]] = {}
+        self._usual: str | None = None
+
+    def give(self, giver: str, tags: Iterable[str]) -> None:
+        """Set the tags that a giver adds to every session."""
+        self._given[giver] = _allowed(tags)
+
+    def set_models(self, tags: Mapping[str, Iterable[str]], usual: str | None) -> None:
+        """Set the tags of each model. `usual` is the model of sessions that name none."""
+        self._models = {name: _allowed(each) for name, each in tags.items()}
+        self._usual = usual
+
+    def of(self, session: Session) -> frozenset[str]:
+        model = self._usual if session.model is None else session.model
+        at_work = frozenset[str]() if model is None else self._models.get(model, frozenset())
+        return session.tags.union(at_work, *self._given.values())
+
+    def missing(self, definition: ToolDefinition, session: Session) -> frozenset[str]:
+        return definition.required_tags - self.of(session)
+
+    def explain(self, missing: frozenset[str]) -> str | None:
+        """Return the missing tags and their possible givers; None if a tag is internal."""
+        if any(tag.startswith(RESERVED) for tag in missing):
+            return None
+        return "; ".join(self._explain(tag) for tag in sorted(missing))
+
+    def _explain(self, tag: str) -> str:
+        models = [f"model {name!r}" for name, tags in self._models.items() if tag in tags]
+        givers = " or ".join(models) or "no host, model or setting"
+        return f"it needs the tag {tag!r}, which {givers} gives (`tags` in the settings)"
+
+
+def _allowed(tags: Iterable[str]) -> frozenset[str]:
+    return frozenset(tag for tag in tags if not tag.startswith(RESERVED))

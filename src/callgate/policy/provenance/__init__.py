@@ -1,7 +1,7 @@
-"""Where the values of a call come from: the user's words, a tool's output, or nowhere. Pure.
+"""The source of each value in a call: the user's words, a tool's output, or nothing. Pure.
 
     texts of a conversation -> forms (tokens) -> ConversationIndex.trace(value) -> Source
 
-Start with `index`. `destinations` says which arguments of a tool matter, `forms` what counts as the
-same value. Nothing is guessed: a value that stands nowhere was made by the model.
+Start with `index`. `destinations` selects the arguments of a tool that matter, `forms` defines
+equality of values. There is no guessing: the model made a value that appears in no text.
 """

@@ -1,8 +1,8 @@
-"""Which arguments of a call say where its effect goes: recipients, hosts, accounts, ids.
+"""Arguments that determine where the effect of a call goes: recipients, hosts, accounts, ids.
 
-A tool declares them (`destination_params`), the settings may correct that for foreign tools, and
-else their names tell. Where no name is known, every text that is not plainly content counts: what
-an unknown tool does with it is not known.
+A tool declares them (`destination_params`), and the settings may correct that for foreign tools.
+Without a declaration the names of the arguments decide. If no name is known, every text that is not
+clearly content counts, because the tool may use it in any way.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from callgate.policy.provenance.forms import WEB, address_of, email_in, fold
 
 MOST_VALUES = 64
-"""Values of one call that are looked at; a call with more has one that stands nowhere."""
+"""Maximum values of one call that are examined; a call with more gets one without a source."""
 
 _NAMES = frozenset(
     """to cc bcc recipient recipients receiver receivers email emails mail_to participants attendees
@@ -44,10 +44,10 @@ _OPTIONS = frozenset(
     labels rating""".split()  # noqa: SIM905
 )
 _COMMANDS = frozenset({"command", "cmd", "script", "code", "sql", "statement"})
-_PLACES = frozenset(
+_OBJECTS = frozenset(
     """path paths file files filename folder directory key name table branch collection""".split()  # noqa: SIM905
 )
-"""What a tool that destroys acts on."""
+"""Names of objects that a destructive tool acts on."""
 _HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _MOST_NESTED = 256
 _TEXT_ENDINGS = ("_text", "_body", "_content")
@@ -57,26 +57,28 @@ _OPTION_STARTS = ("start_", "end_", "max_", "min_", "is_", "has_", "include_")
 
 @lru_cache(maxsize=4096)
 def is_destination_name(name: str) -> bool:
-    """Whether the name of a parameter says that it is a destination."""
+    """Whether the name of a parameter indicates a destination."""
     folded = _snake(name)
     return folded in _NAMES or folded.endswith(_ENDINGS)
 
 
 def destination_params(names: Iterable[str], *, destructive: bool = False) -> tuple[str, ...]:
-    """The parameters of a tool that say where its effect goes, or what it destroys, by their names:
-    those that are known, else all that could be one."""
+    """Return the parameters with the destination or target of a tool's effect, by their names.
+
+    If no name is known, return all parameters that could be one.
+    """
     every = tuple(names)
     known = tuple(
         name
         for name in every
-        if is_destination_name(name) or (destructive and _snake(name) in _PLACES)
+        if is_destination_name(name) or (destructive and _snake(name) in _OBJECTS)
     )
     return known or tuple(name for name in every if not _is_content_name(name))
 
 
 @lru_cache(maxsize=4096)
 def is_option_name(name: str) -> bool:
-    """Whether a parameter only says how, when or how much."""
+    """Whether a parameter only determines how, when or how much."""
     folded = _snake(name)
     return (
         folded in _OPTIONS or folded.endswith(_OPTION_ENDINGS) or folded.startswith(_OPTION_STARTS)
@@ -91,21 +93,23 @@ def _is_content_name(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_command_name(name: str) -> bool:
-    """Whether a parameter takes something that is run as it is."""
+    """Whether the value of a parameter is executed unchanged."""
     return _snake(name) in _COMMANDS
 
 
 def _snake(name: str) -> str:
-    """`fileId`, `file-id` and `FileID` as `file_id`."""
+    """Convert `fileId`, `file-id` and `FileID` to `file_id`."""
     return _HUMPS.sub("_", name).lower().replace("-", "_").strip("_")
 
 
 def values_of(
     arguments: Mapping[str, Any], names: Sequence[str], most: int = MOST_VALUES
 ) -> Iterator[tuple[str, str]]:
-    """The scalar values of some parameters, also those inside lists and objects, and the keys of
-    objects, with the name of the parameter; of a list of mail addresses in one text, each. At most
-    `most`; for one more, an empty text, which stands nowhere."""
+    """Yield the scalar values of some parameters, each with the name of its parameter.
+
+    Includes values in lists and objects, keys of objects, and each mail address of a list in one
+    text. After `most` values, yields one empty text, which has no source.
+    """
     left = most
     for name in names:
         for text in _scalars(arguments.get(name), keys=True):
@@ -118,7 +122,7 @@ def values_of(
 
 
 def nested_names(arguments: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
-    """Destinations inside objects and lists of other parameters, by their names: `message.to`."""
+    """Return destinations inside objects and lists of other parameters, by name: `message.to`."""
     found: dict[str, Any] = {}
     stack = [(name, value) for name, value in arguments.items() if name not in known]
     for _ in range(_MOST_NESTED):
@@ -138,13 +142,12 @@ def nested_names(arguments: Mapping[str, Any], known: Sequence[str]) -> dict[str
 
 
 def texts_of(arguments: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The same for parameters that are content: each text as it is; of too many, the rest as
-    one."""
+    """Yield the texts of content parameters, unchanged; excess texts are joined into one."""
     found = ((name, text) for name in names for text in _scalars(arguments.get(name)))
     yield from islice(found, MOST_VALUES)
-    rest = [text for _, text in found]
-    if rest:
-        yield names[-1], "\n".join(rest)
+    remainder = [text for _, text in found]
+    if remainder:
+        yield names[-1], "\n".join(remainder)
 
 
 def _scalars(value: Any, *, keys: bool = False) -> Iterator[str]:
@@ -173,7 +176,7 @@ def _scalars(value: Any, *, keys: bool = False) -> Iterator[str]:
 
 
 def _addressees(text: str) -> Iterator[str]:
-    """One text, or each mail address of a list of nothing else: `Ann <a@x.example>, b@x.org`."""
+    """Yield the addresses of a pure address list (`Ann <a@x.example>, b@x.org`), or the text."""
     if "@" in text and any(mark in text for mark in ",;<"):
         items = [item.strip() for item in text.replace(";", ",").split(",") if item.strip()]
         found = [_addressee(fold(item)) for item in items]
@@ -184,34 +187,36 @@ def _addressees(text: str) -> Iterator[str]:
 
 
 def _addressee(item: str) -> str | None:
-    """The address of `a@x.example` or `Ann Lee <a@x.example>`; None for anything else."""
-    name, bracket, rest = item.partition("<")
+    """Return the address of `a@x.example` or `Ann Lee <a@x.example>`; None for other text."""
+    name, bracket, remainder = item.partition("<")
     if not bracket:
         return email_in(item)
-    if not rest.endswith(">") or not all(part.isalnum() for part in name.replace('"', "").split()):
+    if not remainder.endswith(">") or not all(
+        part.isalnum() for part in name.replace('"', "").split()
+    ):
         return None
-    return email_in(rest[:-1])
+    return email_in(remainder[:-1])
 
 
 def normal_destination(value: str) -> str:
-    """The one spelling of a destination to compare: of a URL its host and port, of a mail its
-    address."""
+    """Normalize a destination for comparison: a URL to host and port, a mailbox to its address."""
     address = address_of(fold(value.strip()))
     return exact_destination(value) if address is None else f"{address.host}:{address.port}"
 
 
 def exact_destination(value: str) -> str:
-    """The same to be shown and answered: of a URL also what of its path is meant."""
+    """Normalize a destination for display and answers; a URL keeps its path and query."""
     folded = fold(value.strip())
     mail = email_in(folded)
-    address = None if mail is not None else address_of(folded)
+    address = None if mail is not None else address_of(value.strip())
     if address is None:
         return mail or folded
     port = "" if address.port == WEB else f":{address.port}"
-    return f"{address.host}{port}{address.scope}"
+    user = f"{address.user}@" if address.user else ""
+    return f"{user}{address.host}{port}{address.page or '/'}"
 
 
 def remembered(value: str) -> str:
-    """The same as answers keep it: a hash, because it may be a secret of the person."""
+    """Return the hash of a destination for remembered answers, because it may be confidential."""
     normal = exact_destination(value).encode("utf-8", "surrogatepass")
     return blake2b(normal, digest_size=16).hexdigest()

@@ -1,40 +1,41 @@
-"""Which spellings of a value are the same value. Pure, in time linear in the text.
+"""Equal spellings of one value, and the hosts in a command. Pure, in time linear in the text.
 
     Alice@Corp.example, "alice@corp.example"    one address
     HTTPS://Corp.example:443/a/b                the host corp.example, the path /a/b
     1,000.50  1000.5                            one number
     GB29 NWBK 6016  GB29NWBK6016                one account
 
-Only ASCII letters lose their case: of two hosts that look alike in Unicode none becomes the other.
+Only ASCII letters lose their case: hosts that look alike in Unicode stay different. A command's
+hosts are recognized only in unambiguous forms: a URL, an address, `user@host`. A command that runs
+because of its hosts reaches no others, so it cannot reach a missed host.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 LONGEST_VALUE = 256
-"""Characters of a value that is looked for as a whole; a longer one is looked for in parts."""
+"""Maximum characters of a value that is searched for as a whole; longer ones are split."""
 
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
-_TOKEN = re.compile(r"""(?:[^\s<>"'`()\[\]{},;|]|(?<=\d),(?=\d{3}))+""")
+TOKEN = re.compile(r"""(?:[^\s<>"'`()\[\]{},;|]|(?<=\d),(?=\d{3}))+""")
 _EDGES = "*_.:!?~=#"
 _THOUSANDS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?\Z")
 _LOCAL_PART = re.compile(r"[a-z0-9.!#$%&*+/=?^_{}~-]+\Z")
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\Z")
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}\Z|\[[0-9a-f:.]+\]\Z")
 WEB = 443
-"""The port that stands for both of the web."""
-_WINDING = ("/..", "/./", "%2e", "%2f", "%5c", "%25", "//")
-_EXTENSIONS = frozenset(
+"""The port that represents both web ports."""
+_UNKNOWN_PORT = -1
+EXTENSIONS = frozenset(
     """md py sh rs pl zip js ts txt json toml yaml yml csv html htm css c h cpp go java rb php sql
     log lock cfg ini xml pdf png jpg svg ipynb exe then the this that it""".split()  # noqa: SIM905
 )
-"""Last parts of words that are files or the end of a sentence more often than hosts."""
+"""Last labels that occur more often in file names or at sentence ends than in host names."""
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21, "ssh": 22}
 _COMMON = frozenset(
     """a about above after again all also am an and any are as ask at be been before being below
@@ -46,59 +47,62 @@ _COMMON = frozenset(
     these they this those through time to today tomorrow two under until up us use user very want
     was we were what when where which while who why will with would yes you your""".split()  # noqa: SIM905
 )
-"""Words that stand in any text, and so prove nothing."""
+"""Words that appear in any text, and so prove nothing."""
 
 
 class Address(NamedTuple):
-    """Where a URL leads."""
+    """The target of a URL."""
 
     host: str
     port: int
-    path: str
-    """From the root, with a slash at its end."""
-    scope: str
-    """The part of the path that whoever names it means: itself and what is below, or the directory
-    of a file."""
+    page: str
+    """The path without a final slash, the query and the fragment, as written."""
+    user: str = ""
+    """User name and password: data that goes to the host, too."""
+    is_encrypted: bool = True
+    """False for `http:` and the like; a host without a scheme may be reached either way."""
 
 
 def fold(text: str) -> str:
-    """Without regard to case, and to how accents are composed."""
+    """Fold ASCII case and normalize accents."""
     if text.isascii():
         return text.lower()
     return unicodedata.normalize("NFC", text).translate(_ASCII_LOWER)
 
 
 def tokens(folded: str) -> list[str]:
-    """The words of a folded text, without what surrounds them."""
-    found = []
-    for word in _TOKEN.findall(folded):
-        # `./x`, `~/x` and `/x` are different places.
-        bare = word.rstrip(".:!?") if "/" in word else word.strip(_EDGES)
-        bare = bare or word
-        found.append(number(bare) if bare[-1:].isdigit() else bare)
-    return found
+    """Return the words of a folded text, without surrounding punctuation."""
+    words = map(bare, TOKEN.findall(folded))
+    return [number(word) if word[-1:].isdigit() else word for word in words]
+
+
+def bare(word: str) -> str:
+    """Return a word without the punctuation at its edges."""
+    # `./x`, `~/x` and `/x` are different paths.
+    stripped = word.rstrip(".:!?") if "/" in word else word.strip(_EDGES)
+    return stripped or word
 
 
 def number(word: str) -> str:
-    """The one form of a number; anything else as it is."""
+    """Return the canonical form of a number, or any other word unchanged."""
     plain = word.replace(",", "") if _THOUSANDS.match(word) else word
-    whole, point, fraction = plain.removeprefix("-").partition(".")
-    if not whole.isdecimal() or not point or not fraction.isdecimal():
-        return plain if whole.isdecimal() and not point else word
+    integer, point, fraction = plain.removeprefix("-").partition(".")
+    if not integer.isdecimal() or not point or not fraction.isdecimal():
+        return plain if integer.isdecimal() and not point else word
     fraction = fraction.rstrip("0")
     sign = "-" if plain.startswith("-") else ""
-    return f"{sign}{whole}.{fraction}" if fraction else f"{sign}{whole}"
+    return f"{sign}{integer}.{fraction}" if fraction else f"{sign}{integer}"
 
 
 def email_in(word: str) -> str | None:
-    """The address of `mailto:a@b.c`, `a@b.c`; None for anything else."""
+    """Return the address in `mailto:a@b.c` or `a@b.c`; None for other text."""
     bare = word.removeprefix("mailto:")
     local, at, domain = bare.partition("@")
     return bare if at and _LOCAL_PART.match(local) and is_host(domain) else None
 
 
 def is_host(word: str) -> bool:
-    """Whether a folded word is the name of a host: labels with dots between them, or localhost."""
+    """Whether a folded word is a host name: labels separated by dots, or localhost."""
     labels = word.split(".")
     if len(labels) < 2:
         return word == "localhost"
@@ -106,49 +110,54 @@ def is_host(word: str) -> bool:
 
 
 def address_of(word: str) -> Address | None:
-    """Where a folded URL or host leads; None for what is neither, or can be read in two ways."""
+    """Return the target of a URL or host; None for other or ambiguous text.
+
+    Upper case in the scheme and the host is ignored; in the remainder it is not.
+    """
     if "\\" in word or not word.isprintable() or " " in word:
         return None
     has_scheme = "://" in word
     try:
-        parts = urlsplit(word if has_scheme else f"//{word}")
-        host, port = (parts.hostname or "").rstrip("."), parts.port
+        split_url = urlsplit(word if has_scheme else f"//{word}")
+        host, port = (split_url.hostname or "").rstrip("."), split_url.port
     except ValueError:
         return None
+    if host.isascii() and not split_url.netloc.isascii():
+        return None  # a letter that only looks like an ASCII letter
     bracketed = f"[{host}]" if ":" in host else host
     is_known = is_host(host) or _ADDRESS.match(bracketed)
-    if not host or (not has_scheme and (parts.username is not None or not is_known)):
+    if not host or (not has_scheme and (split_url.username is not None or not is_known)):
         return None
-    if port == 0 or (has_scheme and parts.scheme not in _PORTS):
-        return None
-    default = _PORTS.get(parts.scheme, WEB)
+    default = _PORTS.get(split_url.scheme, _UNKNOWN_PORT) if has_scheme else WEB
     is_web = port in (None, 80, 443) and default in (80, 443)
-    path = f"/{parts.path.strip('/')}/".replace("//", "/")
-    head, _, last = path[:-1].rpartition("/")
-    scope = f"{head}/" if "." in last else path
-    if any(mark in parts.path for mark in _WINDING):
-        path = scope = "/\0/"  # it may lead anywhere: below no other directory
-    return Address(host, WEB if is_web else (port or default), path, scope)
+    query = f"?{split_url.query}" if split_url.query else ""
+    fragment = f"#{split_url.fragment}" if split_url.fragment else ""
+    return Address(
+        host,
+        WEB if is_web else (default if port is None else port),
+        f"{split_url.path.removesuffix('/')}{query}{fragment}",
+        split_url.netloc.rpartition("@")[0],
+        split_url.scheme not in ("http", "ws", "ftp"),
+    )
 
 
 def is_named_host(word: str, address: Address) -> bool:
-    """Whether a word without a scheme is meant as a host: `README.md` and `this.Then` are not."""
-    if word.startswith("www.") or "/" in word or ":" in word or address.host[:1].isdigit():
+    """Whether a word is a host or URL: `README.md` and `this.Then` are not."""
+    if (
+        "://" in word
+        or word.startswith("www.")
+        or "/" in word
+        or ":" in word
+        or address.host[:1].isdigit()
+    ):
         return True
-    return address.host == "localhost" or address.host.rpartition(".")[2] not in _EXTENSIONS
-
-
-def scopes(path: str) -> Iterator[str]:
-    """The path itself and every directory above it."""
-    yield path
-    while path != "/":
-        path = path[:-1].rpartition("/")[0] + "/"
-        yield path
+    return address.host == "localhost" or address.host.rpartition(".")[2] not in EXTENSIONS
 
 
 def is_evidence(words: list[str]) -> bool:
-    """Whether it proves anything that these words stand in a text: short numbers and common words
-    stand in any."""
+    """Whether the occurrence of these words in a text proves anything. Short numbers and common
+    words occur in any text.
+    """
     for word in words:
         if word.replace(".", "").replace("-", "").isdigit():
             if len(word) >= 4:
@@ -158,9 +167,15 @@ def is_evidence(words: list[str]) -> bool:
     return False
 
 
+def is_common(word: str) -> bool:
+    """Whether a word appears in any text."""
+    return word in _COMMON
+
+
 def is_name(words: list[str]) -> bool:
-    """Whether words name one thing: two of them at least, or a file. One word of a prompt is
-    easily met."""
+    """Whether the words name one object: at least two words, or a file. A single word of a
+    prompt matches too easily.
+    """
     proving = [word for word in words if is_evidence([word])]
     return len(proving) > 1 or (len(words) == 1 and "." in words[0].strip("."))
 
@@ -172,13 +187,15 @@ def is_grouped_number(value: str) -> bool:
 
 
 def squeeze(text: str) -> str:
-    """Without blanks and hyphens."""
+    """Remove blanks and hyphens."""
     return "".join(text.split()).replace("-", "")
 
 
 def stands_grouped(value: str, groups: list[str], starts: Iterable[int]) -> bool:
-    """Whether groups in a row, from one of the places `starts`, make a squeezed number, and no
-    digits stand beside it: the beginning of a longer number is another number."""
+    """Whether consecutive groups, starting at one of `starts`, form a squeezed number.
+
+    No digits may be adjacent: the beginning of a longer number is another number.
+    """
     for start in starts:
         joined, end = groups[start], start + 1
         while len(joined) < len(value) and end < len(groups):
@@ -192,14 +209,10 @@ def stands_grouped(value: str, groups: list[str], starts: Iterable[int]) -> bool
     return False
 
 
-def is_named_number(parameter: str, value: str, text: str, words: list[str]) -> bool:
-    """Whether a text names a short number as what the parameter is: `id 7`, `file 13`, `#7`."""
-    marked = text.find(f"#{value}")
-    if marked >= 0 and not text[marked + len(value) + 1 : marked + len(value) + 2].isalnum():
-        return True
+def is_noun_of_number(parameter: str, word: str) -> bool:
+    """Whether a word names a short number as the parameter's kind: `id 7`, `file 13`."""
     nouns = {noun for noun in fold(parameter).split("_") if len(noun) > 2}  # not `to`
-    nouns |= {"id", "number", "no", "nr"}
-    return any(word == value and before in nouns for before, word in pairwise(words))
+    return word in nouns or word in ("id", "number", "no", "nr")
 
 
 def is_plain_value(word: str) -> bool:
@@ -207,15 +220,46 @@ def is_plain_value(word: str) -> bool:
     return "@" in word or "://" in word or sum(map(str.isdecimal, word)) >= 4
 
 
-def links_in(text: str) -> list[str]:
-    """The URLs in a text, and what readers and mail programs take for one."""
-    if "." not in text and "://" not in text:
-        return []
-    return [word for word in dict.fromkeys(tokens(fold(text))) if _is_link(word)]
+_REMOTE = re.compile(r"[a-z0-9._-]+@([a-z0-9.-]+|\[[0-9a-f:.]+\])(:.*)?\Z")
+_REMOTE_PROGRAMS = frozenset({"ssh", "scp", "sftp", "rsync", "mosh", "ssh-copy-id", "sshfs"})
+_DIGESTS = frozenset({"sha1", "sha256", "sha384", "sha512", "md5"})
 
 
-def _is_link(word: str) -> bool:
-    if "://" in word or word.startswith(("www.", "//")):
-        return True
-    host, slash, _ = word.partition("/")
-    return bool(slash) and is_host(host) and host.rpartition(".")[2] not in _EXTENSIONS
+def hosts_in(command: str) -> tuple[str, ...]:
+    """Return the distinct hosts in a command, with non-default ports."""
+    return tuple(dict.fromkeys(addresses_in(command).values()))
+
+
+def addresses_in(command: str) -> dict[str, str]:
+    """Return the words that contain a host, each with its host."""
+    found: dict[str, str] = {}
+    words = tokens(fold(command))
+    is_remote = not _REMOTE_PROGRAMS.isdisjoint(words)
+    for word in words:
+        for piece in (word, *word.split("=")[1:]):
+            remote = _REMOTE.match(piece)
+            if "://" in piece:
+                address = address_of(piece)
+            elif remote is not None:
+                known = is_remote or _is_remote_host(remote[1], remote[2] or "")
+                address = address_of(f"ssh://{remote[1]}") if known else None
+            elif piece[:1].isdigit() or piece.startswith(("[", "localhost")):
+                address = address_of(piece)
+            else:
+                address = None
+            if address is not None:
+                found[piece if remote is None else remote[1]] = _text(address)
+    return found
+
+
+def _is_remote_host(name: str, remainder: str) -> bool:
+    """Whether `user@name` is a host, not a version or digest: `vite@latest`, `react@18.2`."""
+    if name in _DIGESTS:
+        return False
+    is_address = _ADDRESS.match(name) is not None
+    return is_address or is_host(name) or (remainder != "" and not remainder[1:].isdecimal())
+
+
+def _text(address: Address) -> str:
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return host if address.port == WEB else f"{host}:{address.port}"

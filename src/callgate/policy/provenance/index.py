@@ -1,91 +1,161 @@
-"""The words of one conversation, indexed once, so that a value is found without reading it again.
+"""An index of one conversation's words, which finds the source of a value with one look-up.
 
     index.add(source, text)        queued; indexed with the next look-up
-    index.trace("to", "a@b.c")     the source of the first kind in which the value stands
+    index.trace("to", "a@b.c")     the source of the first kind that contains the value
 
 The texts of one kind form a table: word -> places. A value of several words is found where they
-stand in the same order, with nothing between them. A look-up costs a few dictionary accesses,
-however long the conversation is; a text over the limits is not indexed: its values stand nowhere.
+appear in the same order, with nothing in between. A look-up costs a few dictionary accesses for
+any length of conversation. A text above the limits is not indexed: its values have no source.
+
+Records in the data that a tool returns map ids to names, bounded in number:
+
+    {"id": 24, "title": "Dental check-up", ...}    the id 24 belongs to "Dental check-up"
+
+Only data counts, never running text: the author of a mail's text does not choose its id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from threading import Lock
 from typing import Any
 
 import msgspec
 
-from callgate.policy.provenance import forms, records
+from callgate.policy.provenance import forms
+from callgate.policy.provenance.actions import NEEDS_A_WORD
 from callgate.policy.provenance.destinations import is_command_name
+from callgate.policy.provenance.requests import NO_USE, Use
 from callgate.policy.provenance.sources import NOWHERE, Source, SourceKind
+from callgate.policy.provenance.users_words import UserWords
+
+_IDS = ("id", "id_", "_id", "uid", "uuid")
+_NAME_KEYS = (
+    "name",
+    "title",
+    "filename",
+    "file_name",
+    "subject",
+    "label",
+    "summary",
+    "display_name",
+)
+_MOST = 5_000
+"""Maximum records and lists of one output that are examined."""
+_LONGEST_NAME = 200
+_NESTED = (Mapping, list, tuple)
+_NO_NOUNS = frozenset({"", "id", "uid", "uuid", "get", "search", "list", "find", "by", "all", "in"})
+
+
+def is_id_name(parameter: str) -> bool:
+    """Whether a parameter, or a field, contains the id of a record."""
+    name = parameter.lower()
+    return (
+        name in (*_IDS, "ids") or name.endswith(("_id", "_ids", "_uid")) or parameter.endswith("Id")
+    )
+
+
+def nouns(identifier: str) -> frozenset[str]:
+    """Return the words of a name in singular: `file_id` and `search_files` share `file`."""
+    return frozenset(word.rstrip("s") for word in identifier.lower().split("_")) - _NO_NOUNS
+
+
+def scalars(data: Any) -> Iterator[str]:
+    """Yield every field of some data, as text."""
+    left, stack = _MOST, [data]
+    while stack and left > 0:
+        left -= 1
+        match stack.pop():
+            case Mapping() as record:
+                stack.extend(islice(record.values(), _MOST))
+            case list() | tuple() as items:
+                stack.extend(items[:_MOST])
+            case str() | int() | float() as value:
+                yield str(value)
+
+
+def names_by_id(data: Any) -> Iterator[tuple[str, str]]:
+    """Yield every record id with every name in the same record.
+
+    In `{"id": 1, "sender_id": 2}` only the first is the id of the record.
+    """
+    left, stack = _MOST, [data] if isinstance(data, _NESTED) else []
+    while stack and left > 0:
+        left -= 1
+        match stack.pop():
+            case Mapping() as record:
+                names = [record[name] for name in _NAME_KEYS if isinstance(record.get(name), str)]
+                ids = [record[key] for key in _IDS if isinstance(record.get(key), str | int)]
+                for id in ids[:1]:
+                    yield from ((str(id), name[:_LONGEST_NAME]) for name in names)
+                fields = islice(record.values(), _MOST)
+                stack.extend(value for value in fields if isinstance(value, _NESTED))
+            case list() | tuple() as items:
+                stack.extend(item for item in items[:_MOST] if isinstance(item, _NESTED))
+
 
 LONGEST_TEXT = 400_000
-"""Characters of one text that are indexed."""
+"""Maximum indexed characters of one text."""
 LONGEST_CONVERSATION = 2_000_000
-"""The same of all that a person wrote, and of all that tools gave: about 50 MB of memory."""
-_PLACES = 64
-"""Of one word in one kind of text; of more, the first are enough to find a value."""
-_ADDRESSES = 1_000
-"""Of one host in one kind of text."""
+"""Maximum for all texts of the user, and for all tool output: about 50 MB of memory."""
+_MOST_POSITIONS = 64
+"""Maximum indexed places of one word in one kind of text; the first ones suffice."""
+_HOSTS = 20_000
+"""Maximum hosts of one kind of text."""
 _NAMES = 16
-"""Of records with one id."""
-_QUOTES = ("`", '"', "'")
+"""Maximum names of records with one id."""
 _WINDOW = 6
-"""Words in a row that show that a part of a long text was copied."""
+"""Number of consecutive words that prove a copied part of a long text."""
+_MOST_WORDS = 20_000
+"""Maximum words of a text that are searched for copied spans."""
 _WINDOWS = 64
-"""Of one long text that are looked for."""
+"""Maximum number of such windows per long text."""
 
 
 class _Text(msgspec.Struct, frozen=True):
     source: Source
-    folded: str
-    """Empty where nobody looks for numbers in it."""
     words: list[str]
 
 
 class _Table:
-    """The texts of one kind."""
+    """The texts of one kind that tools or files contain."""
 
-    def __init__(self, *, keeps_text: bool) -> None:
-        self._keeps_text = keeps_text
+    def __init__(self) -> None:
         self.texts: list[_Text] = []
-        self._places: dict[str, list[tuple[int, int]]] = {}
-        self._addresses: dict[tuple[str, int], dict[str, Source]] = {}
-        """Host and port to what of its paths is meant."""
-        self._groups: dict[str, list[tuple[int, int]]] = {}
-        """Like `_places`, of the groups in which people write numbers."""
+        self._positions: dict[str, list[tuple[int, int]]] = {}
+        self._hosts: dict[tuple[str, int], Source] = {}
+        """Host and port, mapped to the first source."""
 
     def add(self, source: Source, text: str) -> None:
-        folded = forms.fold(text)
-        words = forms.tokens(folded)
+        words = forms.tokens(forms.fold(text))
         at = len(self.texts)
-        self.texts.append(_Text(source, folded if self._keeps_text else "", words))
-        places = self._places
+        self.texts.append(_Text(source, words))
+        positions = self._positions
         for position, word in enumerate(words):
-            known = places.get(word)
+            known = positions.get(word)
             if known is None:
-                places[word] = [(at, position)]
-                if "://" in word or (self._keeps_text and "." in word) or "localhost" in word:
-                    self._add_address(word, source)
-            elif len(known) < _PLACES:
+                positions[word] = [(at, position)]
+                if "." in word or "localhost" in word:
+                    self._add_host(word, source)
+            elif len(known) < _MOST_POSITIONS:
                 known.append((at, position))
-            if self._keeps_text:
-                starts = self._groups.setdefault(word.replace("-", ""), [])
-                if len(starts) < _PLACES:
-                    starts.append((at, position))
 
-    def _add_address(self, word: str, source: Source) -> None:
+    def _add_host(self, word: str, source: Source) -> None:
+        if "://" not in word and "/" not in word and not word.startswith(("www.", "localhost")):
+            return  # `find_host` finds the word itself
         address = forms.address_of(word)
-        if address is not None and ("://" in word or forms.is_named_host(word, address)):
-            meant = self._addresses.setdefault(address[:2], {})
-            if len(meant) < _ADDRESSES:
-                meant.setdefault(address.scope, source)
+        if address is None or len(self._hosts) >= _HOSTS:
+            return
+        self._hosts.setdefault(address[:2], source)
+        host, _, last = address.host.rpartition(".")
+        if "." in host and forms.is_common(last):  # `www.corp.example.They are`
+            self._hosts.setdefault((host, address.port), source)
 
     def find(self, words: list[str]) -> Source | None:
-        """The first text in which the words stand in a row."""
+        """Return the source of the first text that contains the words in sequence."""
         try:
-            found = [self._places[word] for word in words]
+            found = [self._positions[word] for word in words]
         except KeyError:
             return None
         if len(words) == 1:
@@ -97,83 +167,45 @@ class _Table:
                 return text.source
         return None
 
-    def find_address(self, wanted: forms.Address) -> Source | None:
-        meant = self._addresses.get(wanted[:2])
-        if meant is None:
-            return None
-        return next((meant[each] for each in forms.scopes(wanted.path) if each in meant), None)
-
-    def quotes(self, value: str) -> Source | None:
-        """The text in which a command stands as it is, on a line of its own or in quotes."""
-        wanted = " ".join(value.split())
-        for text in self.texts:
-            for line in text.folded.split("\n"):
-                line = " ".join(line.split())
-                at = line.find(wanted) if wanted else -1
-                if at < 0:
-                    continue
-                before, after = line[:at][-1:], line[at + len(wanted) :][:1]
-                if before == after and before in ("", *_QUOTES):
-                    return text.source
-        return None
-
-    def find_number(self, parameter: str, folded: str) -> Source | None:
-        """An account number however it is grouped, or a short number by what it is called."""
-        if not self._keeps_text:
-            return None
-        squeezed = forms.squeeze(folded)
-        if forms.is_grouped_number(squeezed):
-            return self._find_groups(squeezed)
-        if folded.isdecimal():
-            for at in dict.fromkeys(at for at, _ in self._places.get(folded, ())):
-                text = self.texts[at]
-                if forms.is_named_number(parameter, folded, text.folded, text.words):
-                    return text.source
-        return None
-
-    def _find_groups(self, squeezed: str) -> Source | None:
-        for length in range(1, len(squeezed) + 1):
-            for at, position in self._groups.get(squeezed[:length], ()):
-                last = position + len(squeezed) + 1
-                groups = [
-                    word.replace("-", "")
-                    for word in self.texts[at].words[max(0, position - 1) : last]
-                ]
-                if forms.stands_grouped(squeezed, groups, (min(position, 1),)):
-                    return self.texts[at].source
-        return None
+    def find_host(self, wanted: forms.Address) -> Source | None:
+        source = self._hosts.get(wanted[:2])
+        return self.find([wanted.host]) if source is None else source
 
 
 class ConversationIndex:
-    """What was said in a session, and by whom."""
+    """The texts of a session, by source."""
 
     def __init__(self) -> None:
+        self.users = UserWords()
         self._tables: dict[SourceKind, _Table] = {}
         self._records: dict[str, list[tuple[list[str], Source]]] = {}
-        """Id to the names of the records that have it, and who returned them."""
+        """Id, mapped to the names of its records and the source that returned them."""
+        self._ids: dict[tuple[str, ...], dict[str, frozenset[str]]] = {}
+        """Name, mapped to the ids of its records, each with the kind of the record."""
         self._fields: dict[str, Source] = {}
-        """What tools returned that are vouched for: whole fields, never the words in them."""
+        """Fields from trusted tools: complete fields, never words in them."""
         self._pending: list[tuple[Source, str, Any]] = []
         self._room = {True: LONGEST_CONVERSATION, False: LONGEST_CONVERSATION}
-        """For what the user wrote, which no output can crowd out, and for the rest."""
+        """Remaining characters for the user's texts (True) and for others, separately."""
         self._lock = Lock()
         self.pending_size = 0
-        """Characters that the next look-up has to index first."""
+        """Number of characters that the next look-up must index first."""
 
     def add(self, source: Source, text: str, data: Any = None) -> None:
-        """Remember a text, and the same as data where it is known. What is beyond the limits is
-        left out: its values stand nowhere."""
+        """Add a text, and the same content as data if available. Text beyond the limits is not
+        indexed, so its values have no source.
+        """
         is_users = source.kind is SourceKind.USER
-        kept = text[: min(LONGEST_TEXT, self._room[is_users])]
-        if not kept:
+        indexed = text[: min(LONGEST_TEXT, self._room[is_users])]
+        if not indexed:
             return
-        self._room[is_users] -= len(kept)
-        self.pending_size += len(kept)
-        self._pending.append((source, kept, data))
+        self._room[is_users] -= len(indexed)
+        self.pending_size += len(indexed)
+        self._pending.append((source, indexed, data))
 
     def catch_up(self) -> None:
-        """Index what was added since the last look-up."""
-        with self._lock:  # another thread may be at it
+        """Index the texts added since the last look-up."""
+        with self._lock:  # another thread may be indexing
             self._catch_up()
 
     def _catch_up(self) -> None:
@@ -185,76 +217,138 @@ class ConversationIndex:
 
     def _index(self, source: Source, text: str, data: Any) -> None:
         if data is not None:
-            for id, name in records.names_by_id(data):
+            for id, name in names_by_id(data):
                 names = self._records.setdefault(id, [])
+                words = forms.tokens(forms.fold(name))
                 if len(names) < _NAMES:
-                    names.append((forms.tokens(forms.fold(name)), source))
+                    names.append((words, source))
+                self._ids.setdefault(tuple(words), {}).setdefault(id, nouns(source.tool))
         if source.kind is SourceKind.VOUCHED:
             self._add_fields(source, text, data)
             source = msgspec.structs.replace(source, kind=SourceKind.TOOL)
-        table = self._tables.get(source.kind)
-        if table is None:
-            in_full = source.kind in _FULL_TEXT
-            table = self._tables[source.kind] = _Table(keeps_text=in_full)
-        table.add(source, text)
+        if source.kind is SourceKind.USER:
+            self.users.add(text)
+            return
+        self._tables.setdefault(source.kind, _Table()).add(source, text)
 
     def _add_fields(self, source: Source, text: str, data: Any) -> None:
         words: Iterable[str]
         if data is not None and not isinstance(data, str):
-            words = map(forms.fold, records.scalars(data))
-        else:  # in running text only what is plainly a value
+            words = map(forms.fold, scalars(data))
+        else:  # in running text, only plain values count
             words = (word for word in forms.tokens(forms.fold(text)) if forms.is_plain_value(word))
         for word in words:
             self._fields.setdefault(word.strip(), source)
 
-    def trace(self, parameter: str, value: str, tool: str = "") -> Source:
-        """Where a value stands: of several texts, one of the first kind. `tool` takes it."""
+    def trace(self, parameter: str, value: str, use: Use = NO_USE) -> Source:
+        """Return the most trusted source of a value in one use."""
         if self._pending:
             self.catch_up()
-        folded = forms.fold(value.strip())
+        value = value.strip()
         if is_command_name(parameter):
-            users = self._tables.get(SourceKind.USER)
-            return (users.quotes(folded) if users is not None else None) or NOWHERE
+            return _users(self.users.find_command(value)) or NOWHERE
+        folded = forms.fold(value)
         mail = forms.email_in(folded)
-        address = None if mail is not None else forms.address_of(folded)
+        address = None if mail is not None else forms.address_of(value)
+        if address is not None and not forms.is_named_host(folded, address):
+            address = None  # a file: `notes.txt`
         if not folded or (address is None and len(folded) > forms.LONGEST_VALUE):
             return NOWHERE
         words = [mail] if mail is not None else forms.tokens(folded)
         is_evidence = mail is not None or forms.is_evidence(words)
+        found = self.users.find_address(address, use) if address is not None else None
+        if address is None and is_evidence and words:
+            found = self.users.find(words, use, "" if mail else parameter)
+        if found != "" and address is None and mail is None:
+            number = self.users.find_number(parameter, folded, use)
+            found = found if number is None else number
+        of_user = _users(found)
+        if of_user is not None and of_user.kind is SourceKind.USER:
+            return of_user
+        if self._is_named_record(parameter, value, use):
+            return _NAMED
+        field = self._fields.get(folded if mail is None else mail)
+        if field is not None and self._may_use_field(use):
+            return field
+        return of_user or self._elsewhere(words if is_evidence else [], address)
+
+    def _elsewhere(self, words: list[str], address: forms.Address | None) -> Source:
+        """Return the first source that contains a value, but does not vouch for it."""
         for kind in _RANKED:
-            source = None
             table = self._tables.get(kind)
-            if kind is SourceKind.NAMED:
-                source = self._named_record(parameter, value.strip(), tool)
-            elif kind is SourceKind.VOUCHED:
-                source = self._fields.get(folded if mail is None else mail)
-            elif table is not None and address is not None:
-                source = table.find_address(address)
-            elif table is not None:
-                source = table.find(words) if is_evidence and words else None
-                if source is None:
-                    source = table.find_number(parameter, folded)
+            source = None
+            if table is not None and words:
+                source = table.find(words)
+            if source is None and table is not None and address is not None:
+                source = table.find_host(address)
             if source is not None:
                 return source
         return NOWHERE
 
-    def _named_record(self, parameter: str, value: str, tool: str) -> Source | None:
-        """Whether the user wrote the name of a record that has this id, and is of the kind that
-        the parameter takes."""
+    def _may_use_field(self, use: Use) -> bool:
+        """Whether the user asked for an action that naming an object does not endorse."""
+        return use.action not in NEEDS_A_WORD or self.users.orders(use.action)
+
+    def names_host(self, host: str, port: int) -> bool:
+        """Whether the user's words contain an address of a host."""
+        if self._pending:
+            self.catch_up()
+        return self.users.names_host(host, port)
+
+    def _is_named_record(self, parameter: str, value: str, use: Use) -> bool:
+        """Whether the user wrote the name of the only record with this id and name.
+
+        The record must be of the kind that the parameter takes.
+        """
         names = self._records.get(value)
-        users = self._tables.get(SourceKind.USER)
-        if names is None or users is None or not records.is_id_name(parameter):
-            return None
-        kind = records.nouns(parameter) or records.nouns(tool)
+        if names is None or not is_id_name(parameter):
+            return False
+        kind = nouns(parameter) or nouns(use.tool)
         for words, source in names:
-            if kind.isdisjoint(records.nouns(source.tool)) or not forms.is_name(words):
+            if kind.isdisjoint(nouns(source.tool)) or not forms.is_name(words):
                 continue
-            if users.find(words) is not None:
-                return _NAMED
+            if self.users.find(words, use) == "" and self._is_unique(words, value, kind):
+                return True
+        return False
+
+    def _is_unique(self, words: list[str], id: str, kind: frozenset[str]) -> bool:
+        others = self._ids.get(tuple(words), {})
+        return all(other == id or kind.isdisjoint(of) for other, of in others.items())
+
+    def copied(self, text: str) -> Source | None:
+        """Return the untrusted source of a span that a text copies: six consecutive words, a line
+        of at least three, or an address. The user's words and files are no such source."""
+        if self._pending:
+            self.catch_up()
+        for line in text[:LONGEST_TEXT].splitlines():
+            words = forms.tokens(forms.fold(line))
+            if 3 <= len(words) < _WINDOW and forms.is_evidence(words):
+                source = self._untrusted(words)
+                if source is not None:
+                    return source
+        words = forms.tokens(forms.fold(text[:LONGEST_TEXT]))[:_MOST_WORDS]
+        for word in words:
+            address = forms.address_of(word) if "://" in word else None
+            source = None
+            if address is not None and not self.users.names_host(address.host, address.port):
+                source = self._elsewhere([word], address)
+            if source is not None and source.untrusted:
+                return source
+        for start in range(max(0, len(words) - _WINDOW + 1)):
+            source = self._untrusted(words[start : start + _WINDOW])
+            if source is not None:
+                return source
         return None
 
+    def _untrusted(self, words: list[str]) -> Source | None:
+        """Return the source of consecutive words if only untrusted content has them."""
+        if self.users.find(words, NO_USE) is not None:
+            return None
+        source = self._elsewhere(words, None)
+        return source if source.untrusted else None
+
     def parts(self, text: str) -> list[Source]:
-        """The texts other than the user's of which a long text repeats a part."""
+        """Return the sources other than the user of which a long text repeats a part."""
         if self._pending:
             self.catch_up()
         words = forms.tokens(forms.fold(text[:LONGEST_TEXT]))
@@ -262,16 +356,28 @@ class ConversationIndex:
         found: dict[Source, None] = {}
         for start in range(0, len(words) - _WINDOW + 1, step):
             window = words[start : start + _WINDOW]
+            if self.users.find(window, NO_USE) is not None:
+                continue
             for kind in _RANKED:
                 table = self._tables.get(kind)
                 source = None if table is None else table.find(window)
                 if source is not None:
                     found[source] = None
                     break
-        return [source for source in found if source.kind is not SourceKind.USER]
+        return list(found)
 
 
+def _users(objection: str | None) -> Source | None:
+    """Return the source of a value in the user's words; None if they do not contain it."""
+    if objection is None:
+        return None
+    return Source(SourceKind.MENTIONED, reason=objection) if objection else _USER
+
+
+_USER = Source(SourceKind.USER)
 _NAMED = Source(SourceKind.NAMED)
-_RANKED = tuple(kind for kind in SourceKind if kind not in (SourceKind.NOWHERE, SourceKind.UNKNOWN))
-_FULL_TEXT = frozenset({SourceKind.USER})
-"""Texts that vouch for a value: hosts without a scheme and numbers are looked for in them."""
+_RANKED = tuple(
+    kind
+    for kind in SourceKind
+    if kind not in (SourceKind.USER, SourceKind.NOWHERE, SourceKind.UNKNOWN)
+)

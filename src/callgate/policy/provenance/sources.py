@@ -1,4 +1,4 @@
-"""Where a value stands, as data: a kind of source, and which text of that kind."""
+"""Sources of values, as data: a kind, and a text of this kind."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ from callgate.core.content import Label
 
 
 class SourceKind(StrEnum):
-    """In the order in which they vouch for a value: of several texts the first kind counts."""
+    """Ordered by trust: if a value appears in several texts, the first kind counts."""
 
     USER = "user"
-    """What the person wrote: a prompt, or a value in an answer."""
+    """The person wrote it: a prompt, or a value in an answer."""
     SETTINGS = "settings"
     NAMED = "named"
-    """The id of a record, which a tool returned as data, whose name the person wrote."""
+    """The id of a record in a tool's data output, whose name the person wrote."""
     ANSWER = "answer"
-    """A person allowed this tool to go to this destination for the rest of the session."""
+    """A person allowed this tool to use this destination for the rest of the session."""
     VOUCHED = "vouched"
-    """The output of a tool that is declared to be as good as the user's words."""
+    """The output of a tool that is declared as trusted as the user's words."""
+    MENTIONED = "mentioned"
+    """The person wrote it, but not for this use; `Source.reason` tells why."""
     ATTACHED = "attached"
-    """A file that the person sent along with a prompt."""
+    """A file that the person attached to a prompt."""
     WORKSPACE = "workspace"
-    """A file of the workspace, as a tool showed it."""
+    """A file of the workspace, as shown by a tool."""
     MEMORY = "memory"
     TOOL = "tool"
     """The output of any other tool."""
     NOWHERE = "nowhere"
-    """The model made it, or changed it beyond recognition."""
+    """Made by the model, or changed beyond recognition."""
     UNKNOWN = "unknown"
-    """Nobody told us what the user said."""
+    """The user's prompts are not known."""
 
 
 VOUCHING = frozenset(
@@ -44,23 +46,27 @@ VOUCHING = frozenset(
         SourceKind.VOUCHED,
     }
 )
-"""Kinds that are enough for an effect outside the workspace."""
+"""Kinds that permit an effect outside the workspace."""
 
 
 class Source(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: SourceKind
     tool: str = ""
-    """Whose output it is."""
+    """The tool whose output it is."""
     number: int = 0
-    """Which call of the session it was, from 1."""
+    """The number of the call in the session, from 1."""
     call_id: str = ""
     untrusted: bool = False
-    """Whether strangers can have written the text."""
+    """Whether third parties may have written the text."""
+    reason: str = ""
+    """Why words of the user do not vouch for the use: "which only ask about it"."""
 
     def __str__(self) -> str:
         match self.kind:
             case SourceKind.USER:
                 return "your words"
+            case SourceKind.MENTIONED:
+                return f"your words, {self.reason}"
             case SourceKind.SETTINGS:
                 return "your settings"
             case SourceKind.NAMED:
@@ -70,7 +76,7 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True):
             case SourceKind.ATTACHED:
                 return "a file that you attached"
             case SourceKind.NOWHERE:
-                return "nowhere: the model made it"
+                return "no text that proves its origin"
             case SourceKind.UNKNOWN:
                 return "unknown: the conversation is not known here"
             case SourceKind.WORKSPACE:
@@ -91,17 +97,17 @@ UNKNOWN = Source(SourceKind.UNKNOWN)
 _MOST_LINES = 6
 _LONGEST_VALUE = 80
 _FEW_WORDS = 2
-"""A value of so many words stands in many texts."""
+"""Values with at most this number of words appear in many texts."""
 
 
 class Trace(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One value of a call's arguments, and where it stands."""
+    """One value of a call's arguments, and its source."""
 
     parameter: str
     value: str
     source: Source
     is_destination: bool = False
-    """It says where an effect goes."""
+    """Whether it determines where an effect goes."""
 
     @property
     def vouched(self) -> bool:
@@ -109,22 +115,29 @@ class Trace(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the values of a call come from, and what its session has read."""
+    """The sources of the values of a call, and the labels of its session."""
 
     outward: bool
-    """It sends something out: also a read over the network, whose URL carries data."""
+    """The call sends data out: also a read over the network, whose URL carries data."""
     destroys: bool
     labels: Mapping[Label, str] = {}
-    """What the session has read, and by which call first."""
+    """Labels of the session, each with the first call that read such content."""
     destinations: tuple[Trace, ...] = ()
+    has_effects: bool = True
+    """False for a call that only reads."""
     takes_destinations: bool = True
-    """Its author says which parameters are destinations: where none is given, the effect stays in
-    the account of the user."""
+    """The author of the tool declares its destination parameters: if none is set, the effect
+    stays in the account of the user.
+    """
     carries_secret: bool = False
     hosts: tuple[str, ...] = ()
-    """Of a command: the hosts in its words. It reaches no others."""
+    """For a command: the hosts in its words. It reaches no others."""
+    unnamed_hosts: tuple[str, ...] = ()
+    """Hosts that appear neither in the user's words, nor in settings, nor in an approval."""
+    is_paused: bool = False
+    """A person refused so many questions of the guard that outward effects wait for the user."""
     is_answered: bool = False
-    """A person allowed this tool, which says no destination, for the rest of the session."""
+    """A person allowed this tool, which has no destination, for the rest of the session."""
 
     @property
     def unvouched(self) -> tuple[Trace, ...]:
@@ -137,14 +150,15 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_led_out(self) -> bool:
-        """It sends something to a destination that a file or a tool brought in."""
+        """Whether it sends data to a destination that comes from a file or a tool."""
         return self.outward and any(
-            trace.source.kind is not SourceKind.NOWHERE for trace in self.unvouched
+            trace.source.kind not in (SourceKind.NOWHERE, SourceKind.MENTIONED)
+            for trace in self.unvouched
         )
 
     @property
     def inside(self) -> bool:
-        """The same for an effect inside the workspace, whose own texts count there."""
+        """Whether all destinations are trusted within the workspace, whose files count too."""
         return all(
             trace.vouched or trace.source.kind is SourceKind.WORKSPACE
             for trace in self.destinations
@@ -152,8 +166,10 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lines_for_person(traces: Sequence[Trace]) -> tuple[str, ...]:
-    """Where the values that matter come from, a short line each: of destinations all, of other
-    values those that untrusted content brought in. What nobody vouched for comes first."""
+    """Return a short line about the source of each important value; unvouched values come first.
+
+    These are all destinations, and other values from untrusted content.
+    """
     chosen = [
         each
         for each in traces

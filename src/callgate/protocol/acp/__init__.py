@@ -1,11 +1,10 @@
-"""The Agent Client Protocol, version 1, as values: what an editor and an agent say to each other.
+"""The Agent Client Protocol, version 1, as values: messages between an editor and an agent.
 
-    initialize   the greeting, alone: it is answered before anything else is loaded
-    requests     what a client asks of us, and our answers
-    updates      what we tell it of a session as it happens
-    client       what we ask of the client, and its answers
-    values       what several of them are made of
+    initialize        the first exchange, which is answered before other modules are loaded
+    requests          requests of a client to its agent, and the answers
+    updates           updates of a session, and the values that they share with requests
+    client_requests   requests of an agent to its client, and the answers
 
-Keys that we do not know are passed over. `_meta` is a field of its own (`meta`): nothing in it
-is ever taken for an argument.
+Unknown keys are skipped. `_meta` is a separate field (`meta`), and its content never counts as an
+argument.
 """

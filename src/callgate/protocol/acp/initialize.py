@@ -1,22 +1,123 @@
-"""The greeting: which version is spoken, and what each side can do."""
+"""The initialize exchange (protocol version, capabilities), and the reader of all ACP messages.
+
+The reader converts parameters into typed values, or names the wrong field. An invalid
+optional field counts as absent if the protocol allows it (`forgives`). An instance loads only
+this module before it answers `initialize`.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
-from callgate.protocol.acp.reading import Received, Sent
+from callgate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError, shown
+
+T = TypeVar("T")
+
+_SHOWN = 200
+
+
+class Received(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    forgives: ClassVar[bool] = False
+    meta: Any = msgspec.field(name="_meta", default=None)
+    """The complete `_meta` of the message."""
+
+
+class Sent(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    meta: dict[str, Any] | None = msgspec.field(name="_meta", default=None)
+
+
+def read_params(wanted: type[T], params: Any) -> T:
+    """Parse the parameters of a request or notification. Raises `RpcError` -32602."""
+    try:
+        return _converted({} if params is None else params, wanted)
+    except msgspec.ValidationError as error:
+        raise RpcError(INVALID_PARAMS, f"Invalid params: {_describe(error)}") from None
+
+
+def read_result(wanted: type[T], result: Any) -> T:
+    """Parse the result of a client. Raises `RpcError` -32603."""
+    try:
+        return _converted({} if result is None else result, wanted)
+    except msgspec.ValidationError as error:
+        raise RpcError(
+            INTERNAL_ERROR, f"the client's answer is invalid: {_describe(error)}"
+        ) from None
+
+
+def _converted(value: Any, wanted: type[T]) -> T:
+    try:
+        return msgspec.convert(value, wanted)
+    except msgspec.ValidationError:
+        return msgspec.convert(_forgiven(value, wanted), wanted)
+
+
+def _forgiven(value: Any, wanted: Any) -> Any:
+    """Return a value without its invalid optional fields."""
+    if type(value) is list and get_origin(wanted) is list:
+        return [_forgiven(each, *get_args(wanted)) for each in value]
+    struct = _struct_of(value, wanted)
+    if struct is None:
+        return value
+    fields = dict(value)
+    for field in _fields(struct):
+        name = field.encode_name
+        if name in fields:
+            fields[name] = _forgiven(fields[name], field.type)
+            if _forgives(struct) and not field.required and not _fits(fields[name], field.type):
+                del fields[name]
+    return fields
+
+
+def _struct_of(value: Any, wanted: Any) -> type[msgspec.Struct] | None:
+    """Return the struct in a union that a value matches."""
+    if type(value) is not dict:
+        return None
+    for each in get_args(wanted) or (wanted,):
+        if isinstance(each, type) and issubclass(each, msgspec.Struct):
+            config = each.__struct_config__
+            if config.tag is None or value.get(str(config.tag_field)) == config.tag:
+                return each
+    return None
+
+
+@cache
+def _fields(struct: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    return msgspec.structs.fields(struct)
+
+
+def _forgives(struct: type[msgspec.Struct]) -> bool:
+    return bool(getattr(struct, "forgives", False))
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    try:
+        msgspec.convert(value, wanted)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _describe(error: msgspec.ValidationError) -> str:
+    """Describe an error, such as `sessionId: expected str, got int`."""
+    problem, _, location = str(error).replace("`", "").rpartition(" - at ")
+    if not problem:
+        problem, location = location, ""
+    path = location.removeprefix("key in ").removeprefix("$").removeprefix(".") or "params"
+    return shown(f"{path}: {problem[:1].lower()}{problem[1:]}", _SHOWN)
+
 
 VERSION = 1
-"""The highest that we speak."""
+"""The highest supported version."""
 
 Able = dict[str, Any]
-"""A capability is there if its object is, whatever is in it."""
+"""A capability is present if its object is, with any content."""
 
 
 def agreed(requested: int) -> int:
-    """The version that both speak."""
+    """Return the lower one of the requested version and ours."""
     return min(requested, VERSION)
 
 
@@ -50,14 +151,14 @@ class ClientAuth(_Forgiving, frozen=True, kw_only=True):
 
 
 class Elicitation(_Forgiving, frozen=True, kw_only=True):
-    """Empty, it can do neither."""
+    """Supported kinds of forms; empty: none."""
 
     form: Able | None = None
     url: Able | None = None
 
 
 class ClientCapabilities(_Forgiving, frozen=True, kw_only=True):
-    """What is not there cannot be done."""
+    """Capabilities of a client; a missing one is unsupported."""
 
     fs: FileSystem | None = None
     terminal: bool | None = None
@@ -95,7 +196,7 @@ class ClientCapabilities(_Forgiving, frozen=True, kw_only=True):
 
     @property
     def shows_output(self) -> bool:
-        """Output of commands that we run ourselves, by a convention in `_meta`."""
+        """Whether the client displays output of our own commands, by a convention in `_meta`."""
         return isinstance(self.meta, dict) and self.meta.get("terminal_output") is True
 
 
@@ -109,7 +210,7 @@ class Initialize(_Forgiving, frozen=True, kw_only=True):
         return self.client_capabilities or ClientCapabilities()
 
 
-# The answer. Whatever it says is written, also what it denies.
+# The answer. It lists every capability, also unsupported ones.
 
 
 class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +226,7 @@ class PromptCapabilities(msgspec.Struct, frozen=True, kw_only=True, rename="came
 
 
 class McpCapabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """Which servers we can use beside programs, which everyone can."""
+    """Kinds of MCP servers that we support in addition to programs, which every agent supports."""
 
     http: bool
     sse: bool
@@ -154,7 +255,7 @@ class AgentCapabilities(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 
 class AgentMethod(Sent, frozen=True, kw_only=True):
-    """Signing in is ours to do, by `authenticate`."""
+    """Login by the request `authenticate`."""
 
     id: str
     name: str
@@ -162,7 +263,7 @@ class AgentMethod(Sent, frozen=True, kw_only=True):
 
 
 class TerminalMethod(AgentMethod, frozen=True, kw_only=True):
-    """Signing in is done in a terminal, in which the client runs us with `args` added."""
+    """Login in a terminal, in which the client runs us with `args` added."""
 
     args: list[str]
     type: Literal["terminal"]

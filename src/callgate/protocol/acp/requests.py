@@ -1,4 +1,4 @@
-"""What a client asks of us, what it only tells us, and our answers (`initialize` apart)."""
+"""Requests and notifications of a client, and our answers (except `initialize`)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from callgate.protocol.acp.initialize import Initialize
-from callgate.protocol.acp.reading import Received, Sent
-from callgate.protocol.acp.values import Block, ConfigOption, Modes, StopReason
+from callgate.protocol.acp.initialize import Initialize, Received, Sent
+from callgate.protocol.acp.updates import Block, ConfigOption, Modes, StopReason
 
 
 class EnvVariable(Received, frozen=True, kw_only=True):
@@ -23,11 +22,11 @@ class HttpHeader(Received, frozen=True, kw_only=True):
 
 
 class McpServer(Received, frozen=True, kw_only=True):
-    """One that the client wants us to use: a program, or an address."""
+    """A server that the client wants us to use: a program, or an address."""
 
     name: str
     type: str = "stdio"
-    """`stdio`, `http` or `sse`. Of any other, nothing is known."""
+    """`stdio`, `http` or `sse`. Other values are unknown."""
     command: str | None = None
     args: list[str] | None = None
     env: list[EnvVariable] | None = None
@@ -51,7 +50,7 @@ class Logout(Received, frozen=True, kw_only=True):
 class NewSession(Received, frozen=True, kw_only=True):
     cwd: str
     mcp_servers: list[McpServer] | None
-    """None is none, here and in what follows: some clients have no other way to say it."""
+    """None means an empty list, here and below: some clients cannot omit the field."""
     additional_directories: list[str] | None = None
 
 
@@ -106,7 +105,7 @@ class SetConfigOption(Received, frozen=True, kw_only=True):
     config_id: str
     value: str | bool
     type: str | None = None
-    """`boolean`; whatever else stands here makes no difference."""
+    """`boolean`; other values have no effect."""
 
     def __post_init__(self) -> None:
         if isinstance(self.value, bool) != (self.type == "boolean"):
@@ -118,11 +117,11 @@ class Cancel(Received, frozen=True, kw_only=True):
 
 
 class Method(NamedTuple):
-    """One that a client may use."""
+    """A method that a client may use."""
 
     params: type[Received]
     capability: str | None = None
-    """What our answer to `initialize` has where there is the method; None: every agent has it."""
+    """Capability in our answer to `initialize` that offers the method; None: every agent has it."""
     is_stable: bool = True
     is_notification: bool = False
 
@@ -143,11 +142,11 @@ METHODS: Mapping[str, Method] = {
     "session/fork": Method(ForkSession, "sessionCapabilities.fork", is_stable=False),
     "session/cancel": Method(Cancel, is_notification=True),
 }
-"""The one list: what a method carries, which are answered, and who answers, by its type."""
+"""All methods, with the type of their parameters, and the capability that offers them."""
 
 
 def find_request(method: str, *, unstable: bool) -> type[Received] | None:
-    """What a request carries; None for one that is not answered."""
+    """Return the type of a request; None if it is not supported."""
     found = METHODS.get(method)
     if found is None or found.is_notification or not (found.is_stable or unstable):
         return None
@@ -155,12 +154,12 @@ def find_request(method: str, *, unstable: bool) -> type[Received] | None:
 
 
 def find_notification(method: str) -> type[Received] | None:
-    """What a notification carries; None for one that is ignored."""
+    """Return the type of a notification; None if it is ignored."""
     found = METHODS.get(method)
     return found.params if found is not None and found.is_notification else None
 
 
-# Answers. Those of the others are empty objects.
+# Answers. Answers to other requests are empty objects.
 
 
 class SessionOpened(Sent, frozen=True, kw_only=True):
@@ -192,7 +191,7 @@ class SessionList(Sent, frozen=True, kw_only=True):
 
 class ConfigOptionSet(Sent, frozen=True, kw_only=True):
     config_options: list[ConfigOption]
-    """All of them."""
+    """All options."""
 
 
 class Usage(Sent, frozen=True, kw_only=True):

@@ -1,13 +1,13 @@
-"""Every line between the runtime and a host, and every method, as a struct.
+"""Frames between the runtime and a host: every line, and every method, as a struct.
 
     Request     ->   Emitted, any number   ->   Returned or Failed, exactly one
 
-Either side may ask. The runtime asks a host for its tools and their calls (`OF_HOST`). A host may
-ask the runtime for what an isolated tool needs (`OF_RUNTIME`), if both said so in `init`. The
-ids of the two directions have nothing to do with each other.
+Both sides send requests. The runtime requests a host's tools and their calls (`OF_HOST`). A host
+may request the needs of an isolated tool (`OF_RUNTIME`), if both declared that in `init`. The ids
+of the two directions are independent.
 
-Keys that a frame does not name are passed over, so that either side may be newer than the
-other. The type of the parameters is the method.
+Unknown keys are skipped, so that either side may be newer than the other. The type of the
+parameters is the method. Excerpts of skipped lines are for logs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,28 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+
+from callgate.core.texts import escape
+
+SHOWN = 200
+"""Maximum characters of an excerpt."""
+
+
+class Passed(msgspec.Struct, frozen=True):
+    """A line that was ignored."""
+
+    why: Literal["noise", "too_long", "unknown_id", "abandoned", "not_agreed", "complaint"]
+    shown: str
+    """The beginning of the line."""
+
+
+def excerpt(text: str | bytes) -> str:
+    """Return the beginning of a text in printable ASCII, without line ends."""
+    if isinstance(text, bytes):
+        text = text[: 4 * SHOWN].decode("utf-8", "backslashreplace")
+    shown = (char if " " <= char <= "~" else escape(char) for char in text[:SHOWN])
+    return "".join(shown)[:SHOWN]
+
 
 VERSION: Literal[1] = 1
 MAX_ID = 128
@@ -27,7 +49,7 @@ Encoding = Literal["utf-8", "base64"]
 Object = dict[str, Any]
 
 
-# Defaults by such a factory are written; all others are left out.
+# Defaults from such a factory are encoded; other defaults are omitted.
 
 
 def _version() -> Literal[1]:
@@ -60,17 +82,17 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class _Stateful(_Part, frozen=True, kw_only=True):
     state: Object = msgspec.field(default_factory=_nothing)
-    """What the host last gave for this session; the answer has what it is then."""
+    """Last state that the host returned for this session; the answer has the new one."""
 
 
-# What the runtime asks of a host. Required are the first three.
+# Requests of the runtime to a host. The first three are required.
 
 
 class Offer(_Part, frozen=True, kw_only=True):
-    """What the runtime says of itself."""
+    """Capabilities of the runtime."""
 
     answers: list[Name]
-    """The methods that a host may ask it for."""
+    """The methods that the runtime answers."""
 
 
 class Init(_Part, frozen=True, kw_only=True):
@@ -83,7 +105,7 @@ class GetToolSchemas(_Stateful, frozen=True, kw_only=True):
 
 
 class CallContext(_Part, frozen=True, kw_only=True):
-    """Where a call comes from; sent only to a host that reaches back."""
+    """Origin of a call; sent only to a host that sends requests itself."""
 
     session_id: str
     turn_id: str | None = None
@@ -98,7 +120,7 @@ class ExecuteTool(_Part, frozen=True, kw_only=True):
     state: Object = msgspec.field(default_factory=_nothing)
     context: CallContext | UnsetType = UNSET
     traceparent: str | UnsetType = UNSET
-    """The span of the call, as W3C Trace Context writes it: a host may ignore it."""
+    """The span of the call, in W3C Trace Context format; a host may ignore it."""
 
 
 class GetConfigSchema(_Part, frozen=True, kw_only=True):
@@ -120,7 +142,7 @@ class RequiredTags(_Part, frozen=True, kw_only=True):
 
 class FormatToolResult(_Stateful, frozen=True, kw_only=True):
     result: Object
-    """As `execute_tool` gave it: with `success`."""
+    """The value of `execute_tool`, with `success`."""
 
 
 class FormatToolCallPreview(_Stateful, frozen=True, kw_only=True):
@@ -135,10 +157,10 @@ class ToDisplayFormat(_Stateful, frozen=True, kw_only=True):
 
 class Cancel(_Part, frozen=True, kw_only=True):
     id: RequestId
-    """Of the `execute_tool` to stop, which is still to be answered."""
+    """Id of the pending `execute_tool` to stop."""
 
 
-# What a host asks of the runtime, each for one call that it is executing.
+# Requests of a host to the runtime, each for one call that the host is executing.
 
 
 class _Reach(_Part, frozen=True, kw_only=True):
@@ -181,13 +203,13 @@ class ListFiles(_Reach, frozen=True, kw_only=True):
 
 
 class KeepArtifact(_Reach, frozen=True, kw_only=True):
-    """A file of the call's own, for output too large to show."""
+    """Create a file of the call, for output too large for a result."""
 
     name: Name
 
 
 class IsCancelled(_Reach, frozen=True, kw_only=True):
-    """Whether somebody wants the call to stop."""
+    """Return whether the call was cancelled."""
 
 
 OfHost = (
@@ -241,7 +263,7 @@ OF_RUNTIME: dict[str, type[OfRuntime]] = {
     "is_cancelled": IsCancelled,
 }
 REQUIRED = frozenset({"init", "get_tool_schemas", "execute_tool"})
-"""A host may answer `MethodNotFound` to every other."""
+"""A host may answer `MethodNotFound` to all other methods."""
 
 METHODS: dict[type, str] = {kind: name for name, kind in (*OF_HOST.items(), *OF_RUNTIME.items())}
 
@@ -259,7 +281,7 @@ VALUES: dict[type, Any] = {
     KeepArtifact: str | None,
     IsCancelled: bool,
 }
-"""What the value of an answer must be, where not anything will do."""
+"""Required types of the values of answers; methods that are not listed permit any value."""
 
 
 # The lines.
@@ -283,18 +305,18 @@ def ask(id: str, params: Params) -> Request[Any]:
 
 
 class Announcement(_Part, frozen=True, kw_only=True):
-    """What a host says of itself in the answer to `init`."""
+    """Capabilities of a host, in its answer to `init`."""
 
     methods: list[Name] | UnsetType = UNSET
-    """Those that it answers; where they are not said, a host is asked and may refuse."""
+    """Supported methods; if missing, the host may get any method and may refuse it."""
     asks: list[Name] = []
-    """Those that it may ask the runtime for."""
+    """Methods of the runtime that the host may call."""
 
 
 class Result(_Part, frozen=True, kw_only=True):
     value: Any = msgspec.field(default_factory=_null)
     state: Object | UnsetType = UNSET
-    """Absent: as it was."""
+    """Absent: unchanged."""
     host: Announcement | UnsetType = UNSET
 
 
@@ -306,11 +328,11 @@ class Returned(_Frame, frozen=True, kw_only=True):
 
 class Failure(_Part, frozen=True, kw_only=True):
     type: str = msgspec.field(default_factory=lambda: "Error")
-    """`failures` says which of these mean anything to the runtime."""
+    """`failures` lists the types that the runtime interprets."""
     detail: str = msgspec.field(default_factory=str)
-    """For whoever called."""
+    """Text for the caller."""
     stack: str | None = None
-    """For logs alone."""
+    """For logs only."""
     reason: str | None = None
     details: Any = UNSET
     """Any JSON value, for programs."""
@@ -318,14 +340,14 @@ class Failure(_Part, frozen=True, kw_only=True):
 
 class Failed(_Frame, frozen=True, kw_only=True):
     id: str | None
-    """Null: an answer to a line whose id could not be read, or is somebody else's."""
+    """Null in an answer to a line whose id was unreadable or belongs to another request."""
     ok: Literal[False] = msgspec.field(default_factory=_false)
     error: Failure
 
 
 class Event(_Part, frozen=True, kw_only=True):
     type: str
-    """`part`; any other is for the log."""
+    """`part`; other types are only logged."""
     payload: Any = UNSET
 
 

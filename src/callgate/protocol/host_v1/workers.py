@@ -1,12 +1,12 @@
-"""What a server asks of a remote worker: a host's methods, and three more.
+"""Requests of a server to a remote worker: a host's methods, and three more.
 
-    locate_call      where the arguments of a call lead there, and what its commands run in
-    preview_call     what the call would do, for the person who is asked about it
-    list_changes     the calls of a session whose changes can be undone there
+    locate_call      resolve the paths of a call on the worker, and describe its sandbox
+    preview_call     preview the effect of the call, for the approver
+    list_changes     list the calls of a session whose changes can be undone on the worker
 
-A worker is a host at the other end of a WebSocket, one frame a message. What a call of it needs
-beside its arguments, its `context` says: the server has judged the call, the worker only keeps it
-within its workspace.
+A worker is a host at the other end of a WebSocket, one frame per message. The `context` of a call
+has all further data: the server has decided about the call, the worker only confines it to its
+workspace.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from callgate.core.resolved_paths import ResolvedPath
+from callgate.core.sessions import ResolvedPath
 from callgate.protocol.host_v1.frames import (
     CallContext,
     Cancel,
@@ -29,9 +29,9 @@ from callgate.protocol.host_v1.frames import (
 )
 
 VERSION = 1
-"""Of this protocol: a worker of another one is refused."""
+"""Version of this protocol; a worker with another one is refused."""
 SERVER = "the server's settings"
-"""Where rules come from that a server sends: its paths are no business of a worker."""
+"""Origin of a server's rules, without the paths of its files, which a worker need not know."""
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -39,18 +39,18 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WorkerContext(CallContext, frozen=True, kw_only=True):
-    """Where a call comes from, and what was decided about it. `workspace_path` has the spelling
-    of `core.sessions`."""
+    """Origin of a call, and the decision about it. `workspace_path` has the spelling of
+    `core.sessions`."""
 
     call_id: str
     caller: str
     mode: str
     timeout_s: float | None = None
     rules: list[Object] = []
-    """Those of the server that bind files and commands (`policy.rules.Rule`)."""
+    """Rules of the server for files and commands (`policy.rules.Rule`)."""
     judged: list[str] | None = None
-    """The real paths that the call was judged with: if they lead elsewhere by now, it is refused.
-    None: it has not been judged."""
+    """The real paths in the decision about the call; if they have changed, it is refused. None:
+    there is no decision yet."""
 
 
 class RunTool(ExecuteTool, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class ListChanges(_Part, frozen=True, kw_only=True):
 
 
 class Located(_Part, frozen=True, kw_only=True):
-    """The value of `locate_call`."""
+    """Result of `locate_call`."""
 
     resolved_paths: tuple[ResolvedPath, ...] = ()
     named: tuple[ResolvedPath, ...] = ()
@@ -80,13 +80,13 @@ class Located(_Part, frozen=True, kw_only=True):
 
 
 class Description(_Part, frozen=True, kw_only=True):
-    """What a worker says of itself: the value of `init`."""
+    """Capabilities of a worker: the result of `init`."""
 
     version: str
     platform: str
     workspaces: list[Name]
     slots: int = 8
-    """Calls that it runs at once."""
+    """Maximum concurrent calls."""
     sandbox: str = ""
 
 
@@ -103,5 +103,5 @@ _NAMES = {kind: name for name, kind in OF_WORKER.items()}
 
 
 def ask(id: str, params: Any) -> Request[Any]:
-    """The request with these params to a worker."""
+    """Return the request with these params to a worker."""
     return Request(id=id, method=_NAMES[type(params)], params=params)

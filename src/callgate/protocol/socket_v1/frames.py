@@ -1,10 +1,10 @@
 """Every message of the socket, as a struct named like its `type`.
 
-Keys that a frame does not name are passed over, so that either side may be newer than the
-other; names and types are taken exactly as they are spelt. An optional text or number may be
-null, which is as if it were absent; `protocol`, a request id and an object may not.
+Unknown keys are ignored, so that either side may be newer than the other; names and types must have
+the exact spelling. An optional text or number may be null, which means absent; `protocol`, a
+request id and an object may not.
 
-A request has one final answer (`ANSWERS`); only `cancel_tool_call` has none.
+Each request has one final answer (`ANSWERS`), except `cancel_tool_call`, which has none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from callgate.core.settings_state import SettingsState
+from callgate.core.sessions import SettingsState
 
 VERSION: Literal[1] = 1
 MAX_TIMEOUT_MS = 86_400_000
@@ -29,11 +29,11 @@ Text = Annotated[str, Meta(max_length=65_536)]
 TimeoutMs = Annotated[int, Meta(ge=1, le=MAX_TIMEOUT_MS)]
 
 Decision = Literal["allow", "deny", "always-allow-this-tool"]
-Scope = Literal["once", "destination", "session", "always"]
+Scope = Literal["once", "run", "destination", "session", "always"]
 
 
 class Code(StrEnum):
-    """The eight words for what went wrong; a finer class stands in `details.errorClass`."""
+    """The eight error codes; `details.errorClass` has a finer class."""
 
     UNKNOWN_TOOL = "UNKNOWN_TOOL"
     VALIDATION_ERROR = "VALIDATION_ERROR"
@@ -45,7 +45,7 @@ class Code(StrEnum):
     PROTOCOL_ERROR = "PROTOCOL_ERROR"
 
 
-# Defaults by such a factory are written; all others are left out.
+# Defaults from such a factory are encoded; other defaults are omitted.
 
 
 def _version() -> Literal[1]:
@@ -68,16 +68,16 @@ class _Frame(_Part, frozen=True, kw_only=True, tag_field="type"):
 
 
 class ClientInfo(_Part, frozen=True, kw_only=True):
-    """What a client says of itself: hints, none of which gives it any right."""
+    """Information that a client sends about itself: hints, which grant no rights."""
 
     caller: Hint | None = None
     cwd: Hint | None = None
     session_id: Hint | None = None
-    """Read and never used: the server gives each connection its own."""
+    """Ignored: the server assigns an id to each connection."""
     space_id: Hint | None = None
     tab_id: Hint | None = None
     traceparent: Hint | None = None
-    """The span of the caller, as W3C Trace Context writes it."""
+    """The span of the caller, in W3C Trace Context format."""
 
 
 class ToolCall(_Frame, frozen=True, kw_only=True, tag="tool_call"):
@@ -87,18 +87,18 @@ class ToolCall(_Frame, frozen=True, kw_only=True, tag="tool_call"):
     client_info: ClientInfo = ClientInfo()
     timeout_ms: TimeoutMs | None = None
     whole: bool = False
-    """Give the result as the runtime has it, in `ToolResult.whole`."""
+    """Whether to return the complete result, in `ToolResult.whole`."""
 
 
 class ListTools(_Frame, frozen=True, kw_only=True, tag="list_tools"):
     request_id: RequestId | UnsetType = UNSET
     client_info: ClientInfo = ClientInfo()
     names: Annotated[list[Name], Meta(max_length=256)] | None = None
-    """Only these, by name or alias, in this order."""
+    """Restrict the list to these tools, by name or alias, in this order."""
     whole: bool = False
-    """Tell of every tool, in `ToolsList.whole`."""
+    """Whether to describe every tool, in `ToolsList.whole`."""
     settings: bool = False
-    """Tell by what calls are decided, in `ToolsList.settings`."""
+    """Whether to include the settings that decide about calls, in `ToolsList.settings`."""
 
 
 class CancelToolCall(_Frame, frozen=True, kw_only=True, tag="cancel_tool_call"):
@@ -108,12 +108,12 @@ class CancelToolCall(_Frame, frozen=True, kw_only=True, tag="cancel_tool_call"):
 class Subscribe(_Frame, frozen=True, kw_only=True, tag="subscribe"):
     request_id: RequestId
     session: Name = "own"
-    """`own`, `all` that this peer may see, or the id of one."""
+    """`own`, `all` visible to this peer, or the id of one session."""
     types: Annotated[list[Name], Meta(max_length=256)] | None = None
     since: Text | None = None
-    """A cursor: begin behind it instead of now."""
+    """A cursor: start after it instead of now."""
     confirmer: bool = False
-    """Someone is here to answer questions."""
+    """Whether a user can answer questions here."""
 
 
 class Unsubscribe(_Frame, frozen=True, kw_only=True, tag="unsubscribe"):
@@ -124,7 +124,7 @@ class Unsubscribe(_Frame, frozen=True, kw_only=True, tag="unsubscribe"):
 class ListConfirmations(_Frame, frozen=True, kw_only=True, tag="list_confirmations"):
     request_id: RequestId | UnsetType = UNSET
     confirmation_id: Name | None = None
-    """Only this one."""
+    """Restrict the list to this confirmation."""
 
 
 class AnswerConfirmation(_Frame, frozen=True, kw_only=True, tag="answer_confirmation"):
@@ -133,9 +133,9 @@ class AnswerConfirmation(_Frame, frozen=True, kw_only=True, tag="answer_confirma
     decision: Decision
     scope: Scope = "once"
     arguments: dict[str, Any] | UnsetType = UNSET
-    """To run instead; they go through every check again."""
+    """Arguments to run instead; they pass every check again."""
     arguments_sha256: Name | None = msgspec.field(default=None, name="argumentsSha256")
-    """Of the arguments that were shown; an answer to others is refused."""
+    """Hash of the shown arguments; an answer for other arguments is refused."""
     pattern: Text | None = None
     """With scope `always`: the pattern to save."""
     reason: Text | None = None
@@ -150,12 +150,12 @@ class ListHosts(_Frame, frozen=True, kw_only=True, tag="list_hosts"):
 
 
 class RenewHost(_Frame, frozen=True, kw_only=True, tag="renew_host"):
-    """Take over what is pinned for a host by now, and start it anew with its next call."""
+    """Accept the present pins of a host, and restart it with its next call."""
 
     request_id: RequestId
     name: Name
     forget: bool = False
-    """Also forget its crashes, and end its process with the calls that it runs."""
+    """Whether to forget its crashes, and end its process with its running calls."""
 
 
 # Server to client.
@@ -176,14 +176,13 @@ class ToolsList(_Frame, frozen=True, kw_only=True, tag="tools_list"):
     request_id: str | UnsetType = UNSET
     tools: list[Descriptor]
     workspace: str | UnsetType | None = UNSET
-    """The directory in which the peer's calls would work; null where it is not served."""
+    """Working directory of the peer's calls; null if it is not served."""
     mode: str | None = None
-    """The ceiling of what may run there."""
+    """The mode there."""
     whole: Any = UNSET
-    """Where it was asked for: every tool, whether it is visible or not, with all that
-    `callgate tools` says of it."""
+    """On request: every tool, visible or not, with all the facts of `callgate tools`."""
     settings: SettingsState | UnsetType = UNSET
-    """Where it was asked for: the policy in force there, and what is wrong with its files."""
+    """On request: the policy in force there, and the errors in its files."""
 
 
 class Progress(_Part, frozen=True, kw_only=True, tag_field="kind", tag="progress"):
@@ -238,11 +237,11 @@ class Failure(_Part, frozen=True, kw_only=True):
 
 
 class Envelope(_Part, frozen=True, kw_only=True):
-    """`ToolResult` on the wire: the tool's content, or why there is none."""
+    """`ToolResult` on the wire: the tool's content, or the reason why there is none."""
 
     ok: bool
     content: Any = UNSET
-    """Null is content, absent is none."""
+    """Null is a content, absent is none."""
     meta: dict[str, Any] = {}
     diagnostics: list[Diagnostic] = []
     error: Failure | None = None
@@ -252,12 +251,12 @@ class ToolResult(_Frame, frozen=True, kw_only=True, tag="tool_result"):
     request_id: str
     result: Envelope
     whole: Any = UNSET
-    """Where it was asked for: everything, by the names of `core.results`; `result` is then
-    without content."""
+    """On request: the complete result, with the names of `core.calls`; `result` then has no
+    content."""
 
 
 class Error(_Frame, frozen=True, kw_only=True, tag="error"):
-    """The request broke the rules of the wire, or cannot be met; a tool's failure is a result."""
+    """The request violates the protocol, or is impossible; a tool's failure is a result."""
 
     request_id: str | UnsetType = UNSET
     code: str = msgspec.field(default_factory=lambda: Code.PROTOCOL_ERROR)
@@ -268,18 +267,18 @@ class Subscribed(_Frame, frozen=True, kw_only=True, tag="subscribed"):
     request_id: str
     subscription_id: str
     cursor: str | None = None
-    """Behind which the events begin."""
+    """Cursor before the first event."""
 
 
 class Unsubscribed(_Frame, frozen=True, kw_only=True, tag="unsubscribed"):
-    """No event of the subscription follows."""
+    """No further event of the subscription follows."""
 
     request_id: str
     subscription_id: str
 
 
 class Happened(_Part, frozen=True, kw_only=True):
-    """An event of the runtime; what is in its payload keeps its own spelling."""
+    """An event of the runtime; its payload retains its own spelling."""
 
     id: str
     timestamp: float
@@ -296,9 +295,9 @@ class Event(_Frame, frozen=True, kw_only=True, tag="event"):
     subscription_id: str
     event: Happened | None = None
     cursor: str | None = None
-    """Behind this event: subscribe with it to go on."""
+    """Cursor after this event: subscribe with it to continue."""
     missed: int = 0
-    """Events before this one that were dropped because the peer did not read."""
+    """Number of earlier events that were dropped because the peer did not read."""
 
 
 class Requester(_Part, frozen=True, kw_only=True):
@@ -309,7 +308,7 @@ class Requester(_Part, frozen=True, kw_only=True):
     directory: str | None = None
     address: str | None = None
     name: str | None = None
-    """What it calls itself; nobody checked it."""
+    """Name that the program reports, unverified."""
 
 
 class Question(_Part, frozen=True, kw_only=True):
@@ -332,14 +331,14 @@ class Question(_Part, frozen=True, kw_only=True):
     projected_modifications: list[str] = []
     command_summary: str | None = None
     sandbox: str | None = None
-    """What its commands will run in."""
+    """The sandbox of its commands."""
     caller: str | None = None
     client: Requester | None = None
-    """Who asks, as the instance found it."""
+    """The client, as the instance identified it."""
     preview_is_ours: bool = False
-    """False: the preview is the tool's own word for what it will do."""
+    """False: the tool itself supplied the preview of its effect."""
     always_ask: bool = False
-    """It is no question about a call that the peer made: a flag that allows calls is no answer."""
+    """Whether only an explicit answer counts: a flag of the peer that allows calls does not."""
     expires_at: float
 
 
@@ -352,7 +351,7 @@ class ConfirmationResult(_Frame, frozen=True, kw_only=True, tag="confirmation_re
     request_id: str
     confirmation_id: str
     applied: bool
-    """False: someone else was first, and what follows is theirs."""
+    """False: another client was first, and the other fields describe its answer."""
     decision: str | None = None
     """allow, deny, timeout or cancelled."""
     scope: str | None = None
@@ -367,7 +366,7 @@ class HostTool(_Part, frozen=True, kw_only=True):
     name: str
     effect: str
     changed: bool = False
-    """The host describes it differently than it was pinned: calls of it are refused."""
+    """Whether the host's definition differs from the pin, so that calls are refused."""
 
 
 class HostEntry(_Part, frozen=True, kw_only=True):
@@ -379,9 +378,9 @@ class HostEntry(_Part, frozen=True, kw_only=True):
     command: list[str]
     tools: list[HostTool]
     problem: str | None = None
-    """What went wrong last."""
+    """The last problem."""
     ui_elements: list[dict[str, Any]] = []
-    """What it has for screens, as it said it."""
+    """Descriptions of the host's user interface elements."""
 
 
 class HostsList(_Frame, frozen=True, kw_only=True, tag="hosts_list"):
@@ -438,4 +437,4 @@ ANSWERS: dict[type, type] = {
     ListHosts: HostsList,
     RenewHost: HostRenewed,
 }
-"""The final answer to each request that has one; an `error` may stand in its place."""
+"""The final answer to each request that has one; an `error` may replace it."""

@@ -2,12 +2,12 @@
 
     text -> find: documents, fences, prose -> mend: values -> judge: calls -> `Parsed`
 
-Start with `parse.parse`. A text in exactly the form asked for is read by msgspec alone (`quick`);
-only one that is not goes the long way. `stream.CallStream` gives the same answers while the text
-arrives, and what a person may read of it meanwhile (`preview`, `prose`). `teach.teach` is what a
-model is told about the format.
+Start with `parse.parse`. msgspec alone reads a text in exactly the documented form (`quick`); any
+other text needs the full reader. `stream.CallStream` gives the same answers while the text arrives,
+and the text that a user may already read (`preview`, `find.Prose`). `teach.teach` describes the
+format to a model.
 
-Strict mode takes the format to the letter. Tolerant mode also takes what can mean only one
-thing, and says so: then `Parsed.repaired` is set, and a call with effects needs a person's
-consent. In both, a call whose own closing brace was not seen is never handed over.
+Strict mode requires the exact format. Tolerant mode also accepts a text with only one possible
+meaning, and reports it: then `Parsed.repaired` is set, and a call with effects needs approval.
+Neither mode returns a call without its closing brace.
 """

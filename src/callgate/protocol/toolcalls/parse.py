@@ -1,10 +1,10 @@
-"""From a model's text to its calls: `parse`.
+"""Parse a model's text into calls, and check each call separately.
 
-    nothing to say about it -> quick               -> Parsed
-    JSON as asked for       -> strict_json -> judge -> Parsed, with what is refused
-    anything else           -> find, mend  -> judge -> Parsed, with what was forgiven
+    nothing to report   -> quick               -> Parsed
+    JSON as requested   -> strict_json -> judge -> Parsed, with refused calls
+    anything else       -> find, mend  -> judge -> Parsed, with notes on repairs
 
-Never raises for what is in the text.
+Never raises for the content of the text.
 """
 
 from __future__ import annotations
@@ -16,33 +16,154 @@ from typing import Any
 import msgspec
 
 from callgate.protocol import strict_json
-from callgate.protocol.toolcalls import mend, quick
-from callgate.protocol.toolcalls.documents import Broken, Document
+from callgate.protocol.toolcalls import find, mend
 from callgate.protocol.toolcalls.find import (
     Outside,
     attempt_start,
     is_wrapped,
     pieces,
     problem,
+    prose_between,
     unfenced,
 )
-from callgate.protocol.toolcalls.judge import Unfit, judge, looks_like_call
-from callgate.protocol.toolcalls.prose import prose_between
 from callgate.protocol.toolcalls.values import (
     MAX_BYTES,
     MAX_DEPTH,
+    MAX_ID,
     TYPES,
+    Broken,
+    Document,
     FoundCall,
     Note,
     Parsed,
     Rule,
 )
 
+_SHOWN = 64
+_encode = msgspec.json.Encoder().encode
+
+
+class Unfit(Exception):
+    """An unacceptable call; `str(error)` has the reason."""
+
+
+def judge(
+    value: Any, types: Collection[str], index: int, *, strict: bool
+) -> tuple[FoundCall, list[Note]]:
+    """Convert a value to a call, with notes on added defaults. Raises `Unfit` if it is not one."""
+    if type(value) is not dict:
+        raise Unfit("a call is an object")
+    filled: list[Note] = []
+    if not strict and (named := _named(value)) is not None:
+        filled.append(Note("named_call", "a call has a type and parameters", None, index))
+        value = named
+    kind = value.get("type")
+    if type(kind) is not str:
+        raise Unfit("type is missing" if "type" not in value else "type is not a text")
+    if kind not in types:
+        raise Unfit(f"there is no type {kind[:_SHOWN]!a}")
+    call = FoundCall(
+        id=_id(value, index, strict, filled),
+        type=kind,
+        operation=_operation(value, kind, index, strict, filled),
+        parameters=_parameters(value, index, strict, filled),
+        priority=_priority(value, index, strict, filled),
+        index=index,
+    )
+    return call, filled
+
+
+def looks_like_call(value: Any, *, named: bool) -> bool:
+    """Whether a single object looks like a call; `named`: in any spelling."""
+    if type(value) is not dict:
+        return False
+    is_ours = "type" in value and ("parameters" in value or "operation" in value)
+    return is_ours or (named and _named(value) is not None)
+
+
+def _named(value: dict[str, Any]) -> dict[str, Any] | None:
+    """Convert a call in the native form of other models: `name` with `arguments` or `parameters`,
+    alone or as `function`. None if it has another form."""
+    inner = value
+    if "type" in value:
+        if value["type"] not in ("function", "function_call"):
+            return None
+        if type(value.get("function")) is dict:
+            inner = value["function"]
+    arguments = [key for key in ("arguments", "parameters") if key in inner]
+    if type(inner.get("name")) is not str or len(arguments) != 1:
+        return None
+    others: dict[str, Any] = {
+        key: value[key] for key in ("id", "operation", "priority") if key in value
+    }
+    return {**others, "type": inner["name"], "parameters": inner[arguments[0]]}
+
+
+def _id(value: dict[str, Any], index: int, strict: bool, filled: list[Note]) -> str:
+    given = value.get("id")
+    if type(given) is str:
+        if len(given) > MAX_ID:
+            raise Unfit(f"id is longer than {MAX_ID} characters")
+        return given
+    if not strict and "id" not in value:
+        filled.append(Note("id", "a call without an id received one", None, index))
+        return f"auto_{index + 1}"
+    if not strict and type(given) in (int, float):
+        filled.append(Note("id", "a number was used as an id", None, index))
+        written = _encode(given).decode()
+        if len(written) <= MAX_ID:
+            return written
+    raise Unfit("id is missing" if "id" not in value else "id is not a text")
+
+
+def _operation(
+    value: dict[str, Any], kind: str, index: int, strict: bool, filled: list[Note]
+) -> str:
+    given = value.get("operation")
+    if type(given) is str:
+        return given
+    if strict or "operation" in value:
+        raise Unfit("operation is not a text" if "operation" in value else "operation is missing")
+    filled.append(Note("operation", "a missing operation is the type", None, index))
+    return kind
+
+
+def _parameters(
+    value: dict[str, Any], index: int, strict: bool, filled: list[Note]
+) -> dict[str, Any]:
+    given = value.get("parameters")
+    if type(given) is dict:
+        return given
+    if not strict and given is None:
+        filled.append(Note("parameters", "missing parameters are none", None, index))
+        return {}
+    if not strict and type(given) is str:
+        try:
+            # As text, the arguments were one level deep; as an object they are three levels deep.
+            read = strict_json.loads(given, max_depth=MAX_DEPTH - 3)
+        except strict_json.StrictJsonError:
+            read = None
+        if type(read) is dict:
+            filled.append(Note("parameters", "parameters were JSON in a text", None, index))
+            return read
+    raise Unfit("parameters are not an object" if "parameters" in value else "no parameters")
+
+
+def _priority(value: dict[str, Any], index: int, strict: bool, filled: list[Note]) -> int | float:
+    given = value.get("priority", 0)
+    if type(given) is int or type(given) is float:
+        return given
+    if given is None and not strict:
+        filled.append(Note("priority", "a priority of null is 0", None, index))
+        return 0
+    raise Unfit("priority is not a number")
+
+
 _KEY = "toolCalls"
 _SHAPES: dict[Rule, str] = {
     "tool_calls": f"the list is called {_KEY}",
-    "bare_list": f"the list stands in an object, as {_KEY}",
-    "single_call": f"a call stands in a list, in an object, as {_KEY}",
+    "bare_list": f"the list belongs in an object, as {_KEY}",
+    "single_call": f"a call belongs in a list, in an object, as {_KEY}",
 }
 
 
@@ -53,16 +174,15 @@ def parse(
     types: Collection[str] = TYPES,
     max_bytes: int = MAX_BYTES,
 ) -> Parsed:
-    """The calls of one reply, and what is wrong with it.
+    """Parse the calls of one reply, with its errors.
 
-    Args:
-        strict: take the format to the letter; otherwise also what can mean only one thing.
-        types: of calls that are known; any other is refused.
+    Args: |    strict: require the exact format; otherwise also accept text with one possible
+    meaning. |    types: known types of calls; any other is refused.
     """
     if _is_too_long(text, max_bytes):
         return too_long(max_bytes)
     inner = unfenced(text)
-    calls = quick.read(inner, types)
+    calls = find.read_quickly(inner, types)
     if calls is not None:
         return Parsed(calls=calls)
     try:
@@ -75,7 +195,7 @@ def parse(
         return Parsed(errors=(Note("no_calls", f"there is no list {_KEY}"),))
     batch = _Batch(types, strict=strict)
     batch.add(value[_KEY], None)
-    if batch.errors:  # once more, by a slower reader that knows where they are
+    if batch.errors:  # again, by a slower reader that knows their positions
         document = mend.read(text, text.index(inner))
         batch = _Batch(types, strict=strict)
         batch.add(document.value[_KEY], document)
@@ -83,7 +203,7 @@ def parse(
 
 
 def too_long(max_bytes: int) -> Parsed:
-    return Parsed(errors=(Note("size", f"at most {max_bytes} bytes are taken"),))
+    return Parsed(errors=(Note("size", f"at most {max_bytes} bytes are accepted"),))
 
 
 def _is_too_long(text: str, max_bytes: int) -> bool:
@@ -118,7 +238,7 @@ def _parse_tolerantly(text: str, types: Collection[str], *, placed: bool = False
         elif batch.take(piece, wrapped=is_wrapped(text, piece.start)):
             documents += 1
             if documents == 2:
-                batch.noted("several_documents", "one document is asked for", piece.start)
+                batch.noted("several_documents", "only one document is allowed", piece.start)
         else:
             refused = refused or Note("no_calls", f"there is no list {_KEY}", piece.start)
             batch.surrounded(Outside(piece.start, piece.end, prose=piece.start))
@@ -131,7 +251,7 @@ def _parse_tolerantly(text: str, types: Collection[str], *, placed: bool = False
 
 
 def _broken_opening(text: str) -> Note | None:
-    """Why the document cannot be read that the reply was meant to be."""
+    """Return the error of a reply that begins as a document but is unreadable."""
     start = attempt_start(text)
     if start is None:
         return None
@@ -143,7 +263,7 @@ def _broken_opening(text: str) -> Note | None:
 
 
 class _Batch:
-    """All calls of one text: ids are unique among them, and each has its place."""
+    """All calls of one text, with unique ids and positions."""
 
     def __init__(self, types: Collection[str], *, strict: bool) -> None:
         self.types = types
@@ -153,13 +273,13 @@ class _Batch:
         self.notes: list[Note] = []
         self.repaired = self.truncated = self.prose = False
         self._spans: list[tuple[int, int, bool]] = []
-        """What is in no document of calls, and whether there are words in it."""
+        """Text outside of documents of calls, and whether it contains words."""
         self._ended = False
         self._count = 0
         self._ids: set[str] = set()
 
     def take(self, document: Document, *, wrapped: bool) -> bool:
-        """Add the calls of a document; False if it is not about calls."""
+        """Add the calls of a document. Returns False if it is not about calls."""
         shape, calls = _shape(document, wrapped)
         if calls is None:
             return False
@@ -211,7 +331,7 @@ class _Batch:
         self._spans.append((start, outside.end, worded))
         if outside.prose is not None and not self.prose:
             self.prose = True
-            self.noted("text_outside", "there is text beside the document", outside.prose)
+            self.noted("text_outside", "there is text outside the document", outside.prose)
 
     def words(self) -> list[tuple[int, int]]:
         return [(start, end) for start, end, worded in self._spans if worded]
@@ -238,8 +358,8 @@ class _Batch:
 
 
 def _mended(calls: list[Any], document: Document | None) -> set[int]:
-    """Identities of the calls that were mended, and of those between two with other quotes: the
-    first of these may have ended too early, and what follows may be the inside of its text."""
+    """Return the identities of repaired calls, and of calls between two texts with other quotes:
+    the first text may have ended too early, and the following calls may be part of it."""
     if document is None or not document.mended:
         return set()
     requoted = [at for at, value in enumerate(calls) if id(value) in document.requoted]
@@ -248,10 +368,10 @@ def _mended(calls: list[Any], document: Document | None) -> set[int]:
 
 
 def _shape(document: Document, wrapped: bool) -> tuple[Rule | None, list[Any] | None]:
-    """The calls of a document, and the rule that its shape breaks.
+    """Return the calls of a document, and the rule that its shape violates.
 
-    An object with a name and arguments is a call only in a fence or a tag: bare, it may be
-    anything."""
+    An object with a name and arguments is a call only in a fence or a tag: without one, it may
+    have another meaning."""
     value = document.value
     if type(value) is dict:
         if type(value.get(_KEY)) is list:

@@ -1,11 +1,11 @@
-"""What a call shows to a person, readable while the call is still being written.
+"""Text of a call for the user, visible while the call is still being written.
 
     {"type": "send_chat", ..., "parameters": {..., "content": "Hello, wor
                                                                ^ from here on, as it arrives
 
-Only where it is certain which text that is: the type was read before the parameters, and
-nothing outside of strings so far could be read in two ways. Else the text comes with the
-finished call. What was given early is always the beginning of what that call has.
+Text is returned early only if no later input can change its meaning: the type came before the
+parameters, and the text outside of strings is unambiguous so far. Other text comes with the
+finished call. Text that was returned early is always a prefix of the text of that call.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import re
 
 SHOWN_TYPE = "send_chat"
 _PARAMETER = "content"
-"""What is shown of it."""
+"""Parameter with the visible text."""
 BEFORE = len('{"type":"send_chat","parameters":{"content":"')
-"""Characters of a call at least before there is something to show."""
+"""Minimum characters of a call before its visible text."""
 
 STRING = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
-"""What is in a string, up to its end or to an escape that is cut."""
+"""Content of a string, up to its end or to an incomplete escape."""
 _GAP = re.compile(r"[ \t\r\n0-9A-Za-z.+-]*")
-"""What separates nothing: space, numbers, literals."""
+"""Text without separators: space, numbers, literals."""
 _NESTED = re.compile(
     rf'[ \t\r\n0-9A-Za-z.+,:-]*(?:"{STRING.pattern}"[ \t\r\n0-9A-Za-z.+,:-]*)*', re.DOTALL
 )
@@ -34,14 +34,14 @@ _USUAL = re.compile(
     rf'{_TYPE}{SHOWN_TYPE}"{_WS}(?:,{_WS}{_PLAIN})*,{_WS}"parameters"{_WS}:{_WS}'
     rf'\{{{_WS}"{_PARAMETER}"{_WS}:{_WS}"'
 )
-"""All there is before the text, as most write it."""
+"""The usual beginning of a call before its text."""
 _LONGEST_HEAD = 512
 _ESCAPES = (
     r'\\(?:["\\/bfnrt]|u(?:[0-9abcefABCEF][0-9a-fA-F]|[dD][0-7])[0-9a-fA-F]{2}'
     r"|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
 )
 _LEGIBLE = {
-    # A raw line break in a text is forgiven in tolerant mode, and means just that.
+    # Tolerant mode permits a raw line break in a text, as a line break.
     False: re.compile(rf'[^"\\\ud800-\udfff]*(?:{_ESCAPES}[^"\\\ud800-\udfff]*)*'),
     True: re.compile(rf'[^"\\\ud800-\udfff\x00-\x1f]*(?:{_ESCAPES}[^"\\\ud800-\udfff\x00-\x1f]*)*'),
 }
@@ -53,47 +53,47 @@ _unescape = json.JSONDecoder(strict=False).decode
 
 
 def is_silent(text: str, at: int) -> bool:
-    """Whether the call that begins here shows nothing: most do not."""
+    """Whether the call that begins here has no visible text, which is the usual case."""
     return _OTHER_TYPE.match(text, at) is not None
 
 
 def _is_short(text: str, at: int) -> bool:
-    """Whether there is too little of the call that begins here for anything to show."""
+    """Whether the call that begins here is too short for visible text."""
     if len(text) - at > _LONGEST_HEAD or "\\" in text:
         return False
     key = text.find('"parameters"', at)
-    return key < 0 or text.count('"', key) < 5  # two more around a key, and one to open a text
+    return key < 0 or text.count('"', key) < 5  # two for each key, and one at the start of a text
 
 
 class Preview:
-    """One call as it arrives, from its opening brace on."""
+    """The visible text of one call as it arrives, from its opening brace on."""
 
     def __init__(self, *, strict: bool) -> None:
         self.over = False
-        """Nothing more of this call is shown early."""
+        """Whether the rest of this call has no visible text."""
         self._legible = _LEGIBLE[strict]
         self._plain = _PLAIN_TEXT.fullmatch
         self._head = ""
-        """All that came so far, if it is too short to show anything."""
+        """All text so far, if it is too short for visible text."""
         self._depth = 0
         self._last = ""
-        """The separator, bracket or quotation mark before this place."""
+        """The separator, bracket or quotation mark before this position."""
         self._key = ""
         self._is_shown_type = False
-        """Known when the type is."""
+        """Known after the type was read."""
         self._inside = False
-        """In the parameters."""
+        """Whether the position is in the parameters."""
         self._string = ""
-        """What the string is whose end is not there yet: `key`, `type`, `shown`, `other`."""
+        """Role of the unfinished string: `key`, `type`, `shown`, `other`."""
         self._raw: list[str] = []
         self._escaped = False
         self._cut_escape = ""
-        """An escape that is not complete."""
+        """An incomplete escape."""
 
     def feed(self, piece: str, at: int = 0) -> str:
-        """Take the next piece of the call, which begins here; the text that it makes visible."""
+        """Add the next piece of the call. Returns the text that becomes visible."""
         if self._string == "shown":
-            # Most pieces of a long text have nothing in them that ends it or has to be decoded.
+            # Most pieces of a long text contain neither its end nor an escape.
             return piece if not self._cut_escape and self._plain(piece) else self._show(piece, at)
         if not self._last:
             if self._head:
@@ -122,7 +122,7 @@ class Preview:
         if end < len(piece):
             if _CUT_ESCAPE.match(piece, end):
                 self._cut_escape = piece[end:]
-            else:  # the end of it, or what cannot be shown
+            else:  # the end of the string, or uncertain text
                 self.over = True
         shown = legible[0]
         return _unescape(f'"{shown}"') if "\\" in shown else shown
@@ -136,7 +136,7 @@ class Preview:
         assert found is not None
         at = found.end()
         closed = at < len(piece) and piece[at] == '"'
-        if at < len(piece) and not closed:  # a backslash, and what it escapes is not there yet
+        if at < len(piece) and not closed:  # a backslash without its escaped character
             self._escaped = True
             at += 1
         if self._string != "other":
@@ -179,7 +179,7 @@ class Preview:
             self._open(char, near)
         elif char in "}]":
             self._depth -= 1
-            self.over = self._depth < 1 + self._inside  # the parameters do not come twice
+            self.over = self._depth < 1 + self._inside  # there is only one object of parameters
         elif char == ":":
             self.over = near and self._last != '"'
         elif char != ",":
@@ -188,7 +188,7 @@ class Preview:
         return at + 1
 
     def _at_members(self) -> bool:
-        """Whether this is in the call itself or in its parameters, and not deeper."""
+        """Whether the position is directly in the call or in its parameters."""
         return self._depth == 1 + self._inside
 
     def _role(self) -> str:

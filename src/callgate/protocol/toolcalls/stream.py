@@ -1,18 +1,18 @@
-"""The same calls while the text arrives: each is there the moment its own object closes.
+"""Calls while the text arrives: each is returned as soon as its own object closes.
 
     head  ->  between  <->  inside a call        anything unexpected -> waiting
     up to [   , or ]        brackets, strings    (for the end of the text)
 
-`push` gives calls early only as long as everything so far is in the form asked for; what has
-to be mended waits for `finish`, which gives what `parse` gives for the whole text. That is the
-last word: a document may still turn out to be cut, to be mended or to be refused. So only
-calls without effects may run before it.
+`push` returns calls early only while the text so far has the documented form; a text that needs
+repair waits for `finish`, which returns the result of `parse` for the whole text. That result is
+final: a document may still turn out to be truncated, in need of repair, or refused. So only calls
+without effects may run before it.
 
-`shown` gives what a person may read before that: messages as they are written, and words
-before the first document. Nothing ever runs because of them.
+`shown` returns text that the user may read before that: messages as they are written, and words
+before the first document. It never causes a call.
 
-Time is linear in the text whatever the size of its chunks, and no more of it is kept than
-`parse` would read.
+Time is linear in the length of the text for any sizes of chunks, and the stream stores no more of
+it than `parse` would read.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from collections.abc import Collection
 from typing import Literal
 
 from callgate.protocol import strict_json
-from callgate.protocol.toolcalls import quick
-from callgate.protocol.toolcalls.judge import Unfit, judge
-from callgate.protocol.toolcalls.parse import parse, too_long
+from callgate.protocol.toolcalls import find
+from callgate.protocol.toolcalls.find import Prose
+from callgate.protocol.toolcalls.parse import Unfit, judge, parse, too_long
 from callgate.protocol.toolcalls.preview import BEFORE, SHOWN_TYPE, STRING, Preview, is_silent
-from callgate.protocol.toolcalls.prose import Prose
 from callgate.protocol.toolcalls.values import (
     MAX_BYTES,
     MAX_DEPTH,
@@ -43,19 +42,19 @@ _LONGEST_HEAD = _LONGEST_TAIL = 256
 _SPACE = re.compile(_WS)
 _COMMA = re.compile(rf"{_WS},")
 _FLAT = re.compile(rf'[^"{{}}\[\]]*(?:"{STRING.pattern}"[^"{{}}\[\]]*)*', re.DOTALL)
-"""What opens and closes nothing, whole strings included."""
+"""Text that opens and closes no bracket, with whole strings."""
 
 
 def _nested(levels: int) -> str:
-    """A pattern of what is between two brackets, so many levels deep."""
+    """Build a pattern for text between two brackets, with nested brackets up to some levels."""
     inner = rf"(?:[{{\[]{_nested(levels - 1)}[}}\]]{_FLAT.pattern})*" if levels else ""
     return _FLAT.pattern + inner
 
 
 _COMPLETE_CALL = re.compile(rf"\{{{_nested(4)}\}}", re.DOTALL)
-"""A call, if it is not too deep."""
+"""A complete call of limited depth."""
 _AROUND = 2
-"""Levels around a call."""
+"""Bracket levels around a call."""
 
 _State = Literal["head", "between", "call", "tail", "waiting"]
 
@@ -79,28 +78,29 @@ class CallStream:
         self._head = ""
         self._tail = ""
         self._comma = False
-        """The next thing between calls is a comma."""
+        """Whether a comma must come before the next call."""
         self._call: list[str] = []
-        """The pieces of the call that is not closed yet, as far as they were looked at."""
+        """The pieces of the incomplete call that were examined."""
         self._unread: list[str] = []
-        """The pieces behind them: without a closing brace they cannot end it."""
+        """The pieces after them: without a closing brace they cannot end it."""
         self._depth = 0
         self._in_string = self._escaped = False
-        """The pieces that were looked at end in a string; with the backslash of an escape."""
+        """Whether the examined pieces end in a string, and with the backslash of an escape."""
         self._calls: list[FoundCall] = []
         self._count = 0
         self._mended = False
-        """Something was filled in: calls are not given early any more, but texts are shown."""
+        """Whether something was repaired: calls are then not returned early, but texts are
+        visible."""
         self._ids: set[str] = set()
         self._ended = False
         self._before = 0
-        """Characters of this call to come before it can show anything."""
+        """Minimum characters before this call has visible text."""
         self._preview: Preview | None = None
         self._prose: Prose | None = None if strict else Prose()
         self._shown: list[ContentDelta] = []
 
     def push(self, chunk: str) -> list[FoundCall]:
-        """Take the next piece of the text; the calls that it completes, in order."""
+        """Add the next piece of the text. Returns the calls that it completes, in order."""
         self._room -= len(chunk) if chunk.isascii() else len(chunk.encode(errors="surrogatepass"))
         if self._room < 0:
             self._chunks.clear()
@@ -124,16 +124,16 @@ class CallStream:
         return self._read(chunk)
 
     def shown(self) -> list[ContentDelta]:
-        """What became visible since this was asked last.
+        """Return the text that became visible since the previous call.
 
-        Joined, the texts of a call are the beginning of the text that it has when it is
-        finished, and those of no call the beginning of `Parsed.text`.
+        The joined texts of a call are a prefix of the text of the finished call. The joined other
+        texts are a prefix of `Parsed.text`.
         """
         shown, self._shown = self._shown, []
         return shown
 
     def finish(self) -> Parsed:
-        """The text has ended: all calls, and what is wrong with it."""
+        """End the text. Returns all calls, and its errors."""
         if self._room < 0:
             return too_long(self._max_bytes)
         if self._state == "tail" and _TAIL.fullmatch(self._tail):
@@ -212,7 +212,7 @@ class CallStream:
                 self._start_showing(chunk, at)
         elif chunk[at] == "]" and (self._comma or not self._count):
             self._state = "tail"
-        else:  # something else than a call
+        else:  # not a call
             self._wait()
         return at
 
@@ -235,7 +235,7 @@ class CallStream:
                 break
             char = chunk[at]
             at += 1
-            if char == '"':  # one that does not end in this chunk
+            if char == '"':  # a string that does not end in this chunk
                 self._in_string = True
             elif char in "{[":
                 self._depth += 1
@@ -257,18 +257,18 @@ class CallStream:
         if at < len(chunk):
             if chunk[at] == '"':
                 self._in_string = False
-            else:  # a backslash, and what it escapes is in the next chunk
+            else:  # a backslash, with its escaped character in the next chunk
                 self._escaped = True
         return at + 1
 
     def _close(self, text: str) -> None:
-        """The text of a call is complete."""
+        """Handle a complete call."""
         self._call.clear()
         self._preview, self._before = None, 0
         self._state, self._comma = "between", True
         index = self._count
         self._count += 1
-        call = quick.read_call(text, self._types, index)
+        call = find.read_call(text, self._types, index)
         if call is None:
             try:
                 value = strict_json.loads(text, max_depth=MAX_DEPTH - _AROUND)

@@ -1,7 +1,7 @@
-"""What a model is told so that it writes its calls as text, in the form that `parse` reads.
+"""Instructions for a model to write its calls as text, in the form that `parse` reads.
 
-The long form has the whole schema of each tool. The short one is for small models and small
-windows: a line for each tool, and a reply either calls tools or speaks and ends.
+The long form has the complete schema of each tool. The short form is for small models and small
+context windows: one line for each tool, and a reply either calls tools or speaks and ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OUTPUT_LINES = {
     "end_turn": "End your turn and give control back to the user.",
 }
 _SAMPLED = ("gmail_list", "read_file", "file_get")
-"""Tools that an example is about, the first of them that is there."""
+"""Preferred tools for an example, in order."""
 _SAMPLES: dict[str, Any] = {"string": "...", "integer": 1, "number": 1, "boolean": True}
 _NAMED_SAMPLES = {"path": "notes.txt", "maxResults": 10}
 
@@ -78,7 +78,7 @@ def teach(
     speech: bool = True,
     short: bool = False,
 ) -> str:
-    """The part of a prompt that explains the format and these tools.
+    """Return the part of a prompt that explains the format and these tools.
 
     Args:
         speech: also `say`, for a user who can hear it.
@@ -88,7 +88,7 @@ def teach(
 
 
 class _Tools:
-    """A key of the cache: a model is taught the same tools with each request."""
+    """A cache key, because the tools are the same in most requests."""
 
     __slots__ = ("_hash", "definitions")
 
@@ -123,11 +123,10 @@ def _teach(tools: _Tools, *, speech: bool, short: bool) -> str:
 def document_schema(
     tools: Iterable[ToolDefinition], *, speech: bool = True, short: bool = False
 ) -> dict[str, Any]:
-    """What a reply must obey, for a server that can bind a model to it.
+    """Build the schema of a reply, for a server that can enforce it.
 
-    Args:
-        short: the reply either calls tools or speaks and ends, so that a model that would
-            invent a result cannot.
+    Args: |    short: the reply either calls tools or speaks and ends, so that a model cannot invent
+    |        a result.
     """
     called = [_call_schema(tool.name, tool.input_schema) for tool in tools]
     shown = {
@@ -167,7 +166,7 @@ def _call_schema(type: str, parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _steps(tools: Sequence[ToolDefinition], *, short: bool) -> list[str]:
-    """Two replies of one turn: a call, and the answer once its result is there."""
+    """Return two replies of one turn: a call, and the answer after its result."""
     answer = ("send_chat", "c2", "respond", {"content": "Here is what I found: ..."})
     last = _document(answer, ("end_turn", "e1", "end_turn", {}))
     sampled = [tool for name in _SAMPLED for tool in tools if tool.name == name]
@@ -191,7 +190,7 @@ def _document(*calls: tuple[str, str, str, dict[str, Any]]) -> str:
 
 
 def _sample(schema: dict[str, Any]) -> dict[str, Any]:
-    """Parameters such as the schema asks for."""
+    """Return sample parameters for a schema."""
     properties = schema.get("properties", {})
     wanted = [*schema.get("required", ()), *(key for key in properties if key in _NAMED_SAMPLES)]
     return {key: _value(key, properties.get(key, {})) for key in dict.fromkeys(wanted)}
@@ -208,12 +207,12 @@ def _value(key: str, schema: dict[str, Any]) -> Any:
 
 
 def _entry(tool: ToolDefinition) -> str:
-    # One line each: a description cannot pass for a part of the prompt around it.
+    # One line each, so that a description cannot imitate a part of the prompt.
     return f"- {tool.name}: {_flat(tool.description)} {_schema(tool.input_schema)}"
 
 
 def _line(tool: ToolDefinition) -> str:
-    """Name, parameters and the first sentence: `- read_file(path: string): Read a text file.`"""
+    """Return name, parameters and first sentence: `- read_file(path: string): Read a text file.`"""
     required = tool.input_schema.get("required", ())
     takes = ", ".join(
         f"{key}{'' if key in required else '?'}: {_kind(schema)}"

@@ -1,22 +1,28 @@
-"""What is read from a model's text: calls, complaints, notes, and the limits of all of them."""
+"""Results of reading a model's text: calls, errors, notes, documents and their limits.
+
+A document without errors is read here, by the fast reader.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import json
+from typing import Any, Literal, NoReturn
 
 import msgspec
 
+from callgate.protocol import strict_json
+
 MAX_BYTES = 1024 * 1024
-"""Of one reply."""
+"""Maximum bytes of one reply."""
 MAX_DEPTH = 64
 MAX_ID = 128
-"""Characters."""
+"""Maximum characters of an id."""
 
 OUTPUTS = frozenset({"send_chat", "say", "open_url", "end_turn"})
-"""Types that show something or end the turn, whatever tools there are."""
+"""Types with visible output, or that end the turn; independent of the tools."""
 
 VOICES = frozenset({"Kore", "Puck", "Charon", "Fenrir", "Aoede", "Leda", "Orus", "Zephyr"})
-"""Names that a `say` may give; what each sounds like is for whoever speaks."""
+"""Voice names for `say`; the speech engine maps them to voices."""
 
 TYPES = OUTPUTS | frozenset(
     {
@@ -61,10 +67,10 @@ TYPES = OUTPUTS | frozenset(
         "tasks_update",
     }
 )
-"""Those that the format names."""
+"""Codes that the format names."""
 
 Rule = Literal[
-    # what a document or a call is refused for
+    # reasons to refuse a document or a call
     "size",
     "syntax",
     "encoding",
@@ -77,7 +83,7 @@ Rule = Literal[
     "call",
     "duplicate_id",
     "second_end",
-    # what a document is forgiven
+    # repairs of a document
     "text_outside",
     "fence_label",
     "several_documents",
@@ -96,7 +102,7 @@ Rule = Literal[
     "escape",
     "surrogate",
     "space",
-    # what is filled in
+    # added defaults
     "id",
     "operation",
     "parameters",
@@ -105,56 +111,56 @@ Rule = Literal[
 
 
 class Note(msgspec.Struct, frozen=True):
-    """A rule that was broken, and where; what that means is said by who holds the note."""
+    """A violated rule, with its position; the receiver of the note decides its effect."""
 
     rule: Rule
     message: str
-    """Repeats next to nothing of the text."""
+    """Repeats at most a few characters of the text."""
     at: int | None = None
     """Characters before it."""
     index: int | None = None
-    """Of the call it is about: its place among all calls of the text, from 0."""
+    """Index of the call among all calls of the text, from 0."""
 
 
 class FoundCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     id: str
-    """The model's own, unique in its reply. Not to be trusted: it may hold anything."""
+    """The model's own id, unique in its reply. Untrusted: it may contain any text."""
     type: str
     operation: str
     parameters: dict[str, Any]
     priority: int | float = 0
     index: int = 0
-    """Its place among all calls of the text, refused ones too."""
+    """Position among all calls of the text, including refused ones."""
     repaired: bool = False
-    """It was not in the form asked for, or all of its reply was not: its effects need approval."""
+    """Whether the call or its reply was not in the required form: its effects need approval."""
 
 
 class ContentDelta(msgspec.Struct, frozen=True):
-    """Text that became visible while a reply arrives. It shows; nothing runs for it."""
+    """Text that becomes visible while a reply arrives. It never causes a call."""
 
     index: int | None
-    """Of the call whose text it is; None: words beside the documents."""
+    """Index of the call with this text; None: words outside the documents."""
     text: str
 
 
 class Parsed(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[FoundCall, ...] = ()
     errors: tuple[Note, ...] = ()
-    """One for each call or document that was refused."""
+    """One for each refused call or document."""
     diagnostics: tuple[Note, ...] = ()
-    """What was forgiven."""
+    """The repairs."""
     repaired: bool = False
     """One of the calls is, or all of them."""
     truncated: bool = False
-    """The text ended before its document did. The complete calls are there."""
+    """Whether the text ended before its document. The complete calls are included."""
     prose: bool = False
-    """There is text that belongs to no document."""
+    """Whether there is text outside of the documents."""
     text: str = ""
-    """That text, without what wraps the documents: to be shown, and never read for calls."""
+    """That text, without wrappers of the documents: visible to the user, and never parsed."""
 
 
 def error_text(error: Note) -> str:
-    """A complaint in the words of the format: to be shown, and told to the model."""
+    """Describe an error in terms of the format, for the user and the model."""
     about_call = error.rule in ("call", "duplicate_id", "second_end", "cut")
     head = "Invalid tool call" if about_call else "Failed to parse JSON"
     return f"{head}: {error.message}{_location(error)}"
@@ -174,7 +180,7 @@ def note_text(note: Note) -> str:
 
 
 def to_json(parsed: Parsed) -> dict[str, Any]:
-    """The wire's own spelling of it."""
+    """Return the result in the spelling of the wire."""
     return {
         "toolCalls": [
             {
@@ -194,3 +200,67 @@ def to_json(parsed: Parsed) -> dict[str, Any]:
         "repaired": parsed.repaired,
         "truncated": parsed.truncated,
     }
+
+
+class Broken(Exception):
+    """Unreadable text. `at` is the position at which reading stopped."""
+
+    def __init__(self, rule: Rule, message: str, at: int, *, begun: bool, depth: int) -> None:
+        super().__init__(message)
+        self.rule = rule
+        self.at = at
+        self.begun = begun
+        """Whether a part was read as JSON, so that it is not just a bracket in prose."""
+        self.depth = depth
+        """Number of open brackets."""
+
+
+class Document:
+    """A document. Mutable only while it is read."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.end = start
+        self.value: Any = None
+        self.notes: dict[Rule, Note] = {}
+        """The first note of each rule."""
+        self.starts: dict[int, int] = {}
+        """Start of each closed container near the top level, by its identity."""
+        self.mended: set[int] = set()
+        """Identities of the calls with repairs."""
+        self.requoted: set[int] = set()
+        """Containers in which a text has other quotes: its end may be a guess."""
+        self.around = False
+        """Whether there was a repair outside of all calls."""
+        self.cut = False
+        self.duplicate: int | None = None
+        """Position of a duplicate key."""
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+_extent = json.JSONDecoder(parse_constant=_no_constant).raw_decode
+
+
+class Shortcut:
+    """The parts of one text that need no repair, at any position.
+
+    A failed attempt takes time proportional to the whole text, so only a few failures are allowed.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._failures_left = 16
+
+    def read(self, start: int, max_depth: int = MAX_DEPTH) -> tuple[Any, int] | None:
+        """Return the value that begins here, and its end."""
+        if not self._failures_left:
+            return None
+        try:
+            _, end = _extent(self.text, start)
+            return strict_json.loads(self.text[start:end], max_depth=max_depth), end
+        except (ValueError, RecursionError):
+            self._failures_left -= 1
+            return None

@@ -1,3 +1,3 @@
-"""What holds a jail: system calls, namespaces, Landlock, seccomp, control groups, bubblewrap.
+"""Enforcement of a jail: system calls, namespaces, Landlock, seccomp, control groups, bubblewrap.
 
-The broker loads these without our dependencies: standard library only."""
+The broker loads these modules without our dependencies: standard library only."""

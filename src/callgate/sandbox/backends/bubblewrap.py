@@ -1,11 +1,11 @@
-"""bubblewrap: namespaces where the system lets only that program make them.
+"""bubblewrap: namespaces on systems that permit them only to that program.
 
-`arguments` writes its command line for a jail and looks at nothing; `survey` looks at the paths
-first, because bubblewrap must be told what is a directory and what is missing. `find` finds
-the program and refuses one that is setuid: it would run as root what should have less.
+`survey` examines the paths of a jail, because bubblewrap needs to know directories and missing
+paths. `arguments` then builds the command line without file access. `find` returns the program,
+and refuses a setuid one, which would run commands as root.
 
-What is missing of a protected path is there as long as the command (`placeholders`): bubblewrap
-could cover it too, but would leave an empty file in its place.
+Missing protected paths exist for the duration of the command (`placeholders`): bubblewrap could
+cover them too, but would leave an empty file in their place.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ _SYSTEM = "/usr/bin:/bin:/usr/local/bin:/run/current-system/sw/bin"
 class Found(msgspec.Struct, frozen=True):
     path: str | None
     problem: str | None = None
-    """Why it cannot be used."""
+    """The reason for which it is unusable."""
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
-    """What is where, of a jail's paths."""
+    """Paths of a jail, sorted by their present state on this machine."""
 
     pinned: tuple[str, ...] = ()
     """Directories between a writable root and a protected path, outermost first."""
     read_only: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    """Protected paths that are not there, though the directories above them are."""
+    """Missing protected paths in existing directories."""
     missing_directories: tuple[str, ...] = ()
-    """First components, not there either, of other protected paths."""
+    """First missing components of other protected paths."""
     opaque: tuple[str, ...] = ()
     hidden_directories: tuple[str, ...] = ()
     hidden_files: tuple[str, ...] = ()
 
 
 def find(path: str | None = None) -> Found:
-    """The system's own program, or the one at `path`.
+    """Return the system's own program, or the one at `path`.
 
-    Not whatever PATH names first: that may be a directory of the workspace (a virtual
-    environment, node_modules/.bin), where a command could leave a program for us to run bare.
+    The search ignores PATH, which may contain a directory of the workspace (a virtual environment,
+    node_modules/.bin). A command could put a program there that we would run unsandboxed.
     """
     program = shutil.which(path or "bwrap", path=_SYSTEM)
     if program is None:
@@ -64,7 +64,7 @@ def find(path: str | None = None) -> Found:
 def arguments(
     program: str, jail: Jail, survey: Survey, cwd: str, command: Sequence[str]
 ) -> tuple[str, ...]:
-    """The command in bubblewrap. A filter, which a jail always has, is read from descriptor 10."""
+    """Return the command line. A jail always has a filter, which is read from descriptor 10."""
     line = [
         program,
         "--unshare-user",
@@ -102,26 +102,46 @@ def arguments(
         line += ["--symlink", target, path]
     for path in survey.opaque:
         line += ["--remount-ro", path]
-    for path in survey.pinned:
-        line += ["--bind", path, path]
-    for path in survey.read_only:
-        line += ["--ro-bind", path, path]
-    for path in (*survey.missing, *survey.missing_directories):
-        line += ["--ro-bind-try", path, path]  # if we could not create it, nobody can
-    for path in survey.hidden_files:
-        line += ["--ro-bind", "/dev/null", path]
-    for path in survey.hidden_directories:
-        inside = [each for each in sorted(jail.revealed, key=_depth) if is_below(each, path)]
-        line += ["--perms", "0711" if inside else "0000", "--tmpfs", path]
-        for each in inside:
-            line += ["--bind-try" if each in jail.writable else "--ro-bind-try", each, each]
-        line += ["--remount-ro", path]
+    line += _cover(jail, survey, in_revealed=False)
+    line += _cover(jail, survey, in_revealed=True)
     line += ["--chdir", cwd, "--seccomp", str(INHERITED), "--", *command]
     return tuple(line)
 
 
+def _cover(jail: Jail, survey: Survey, *, in_revealed: bool) -> list[str]:
+    """Protect and hide paths. Paths in revealed directories come last: the hidden directory around
+    them would cover them, and no mount is possible on hidden paths."""
+
+    def chosen(paths: Iterable[str]) -> list[str]:
+        return [path for path in paths if below_any(path, jail.revealed) is in_revealed]
+
+    line: list[str] = []
+    for path in chosen(survey.pinned):
+        line += ["--bind", path, path]
+    for path in chosen(survey.read_only):
+        line += ["--ro-bind", path, path]
+    for path in chosen((*survey.missing, *survey.missing_directories)):
+        line += ["--ro-bind-try", path, path]  # a path that we cannot create, no command can
+    for path in chosen(survey.hidden_files):
+        line += ["--ro-bind", "/dev/null", path]
+    hidden = chosen(survey.hidden_directories)
+    for path in hidden:
+        if any(_is_in(path, each) for each in hidden):
+            continue
+        inside = [each for each in sorted(jail.revealed, key=_depth) if _is_in(each, path)]
+        line += ["--perms", "0711" if inside else "0000", "--tmpfs", path]
+        for each in inside:
+            line += ["--bind-try" if each in jail.writable else "--ro-bind-try", each, each]
+        line += ["--remount-ro", path]
+    return line
+
+
+def _is_in(path: str, directory: str) -> bool:
+    return path != directory and is_below(path, directory)
+
+
 def survey(jail: Jail) -> Survey:
-    """Look at the protected and the hidden paths. Raises OSError (ELOOP) for a link on the way."""
+    """Examine the protected and hidden paths. Raises `OSError` (ELOOP) for a link on the way."""
     pinned: dict[str, None] = {}
     read_only: list[str] = []
     missing: list[str] = []
@@ -129,7 +149,7 @@ def survey(jail: Jail) -> Survey:
     for path in sorted(jail.protected, key=_depth):
         for step in _way(path, jail.writable):
             mode = _mode(step)
-            if mode == 0 or placeholders.is_one(mode):  # which another command may remove
+            if mode == 0 or placeholders.is_one(mode):  # another command may remove it
                 (missing if step == path else missing_directories).append(step)
             elif stat.S_ISLNK(mode):
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), step)
@@ -143,7 +163,9 @@ def survey(jail: Jail) -> Survey:
     hidden = [
         (path, _to_cover(path))
         for path in jail.hidden
-        if not below_any(path, jail.opaque) or below_any(path, shown)
+        if not below_any(path, jail.opaque)
+        or below_any(path, shown)
+        or any(is_below(each, path) for each in shown)
     ]
     return Survey(
         opaque=tuple(path for path in jail.opaque if stat.S_ISDIR(_mode(path))),
@@ -157,7 +179,7 @@ def survey(jail: Jail) -> Survey:
 
 
 def _way(path: str, roots: Iterable[str]) -> list[str]:
-    """Every place from below the innermost writable root down to the path."""
+    """Return every path from below the innermost writable root down to `path`."""
     root = max((root for root in roots if is_below(path, root)), key=len)
     names = path[len(root.rstrip("/")) + 1 :].split("/")
     return [os.path.join(root, *names[: count + 1]) for count in range(len(names))]
@@ -171,10 +193,10 @@ def _mode(path: str) -> int:
 
 
 def _to_cover(path: str) -> int:
-    """The mode of a hidden path; 0 if it needs no cover, which bubblewrap takes long for.
+    """Return the mode of a hidden path; 0 if it needs no cover, because covers are slow.
 
-    What the system itself keeps from us it keeps from the command too, who is the same user
-    without any capability; unless it is ours, for then its mode is ours to change.
+    A path that the system hides from us is also hidden from the command, which is the same user
+    without capabilities. An exception is a path that we own, because its mode could be changed.
     """
     try:
         facts = os.lstat(path)

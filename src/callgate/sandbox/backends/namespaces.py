@@ -1,23 +1,24 @@
-"""A world of its own for one command: mounts, processes, network and users of a new namespace.
+"""Namespaces of one command: mounts, processes, network and users.
 
-    begin()    a copy of this process as the first one of new namespaces (raw clone)
-    enter()    in it: become someone there, lay out the file system, raise the loopback
-    listen()   a socket of its network, to be served from outside
-    release_placeholders()   take away what had to be put on the real disk
+    begin()    fork this process as the first one of new namespaces (raw clone)
+    enter()    in the child: map the user, lay out the file system, raise the loopback
+    listen()   a socket in its network, served from outside
+    release_placeholders()   remove the placeholders from the disk
 
 The layout, from the bottom up:
 
-    /                 as it is, read-only (unless all is writable)
+    /                 the real one, read-only (unless all is writable)
     /dev /proc /tmp   new: harmless devices, own processes read-only, empty
-    opaque paths      empty, read-only, but for readable roots and links in them
-    writable roots    as they were before all turned read-only, or their replacements
-    protected paths   themselves, read-only, on themselves
-    hidden paths      nothing, read-only, but for what is revealed in them
+    opaque paths      empty, read-only, except for readable roots and links in them
+    writable roots    their state before all turned read-only, or their replacements
+    protected paths   themselves, read-only, mounted on themselves
+    hidden paths      empty, read-only, except for revealed paths in them; protected and other
+                      hidden paths in those come afterwards, or the mount would cover them
 
-A protected path cannot be got rid of by renaming what it is in: each directory between it and
-its root is a mount of its own, and mounts cannot be renamed. What is missing of it is created
-(`placeholders`); `release_placeholders` removes it when nobody uses it. A symbolic link on the
-way cannot be kept in its place, and ends the start with ELOOP.
+Renaming a parent directory cannot remove a protected path: each directory between it and its
+root is a separate mount, and mounts cannot be renamed. Missing parts of the path are created
+(`placeholders`); `release_placeholders` removes them after their last use. A symbolic link on the
+way cannot be protected, and ends the start with ELOOP.
 
 The broker imports this: no msgspec.
 """
@@ -36,6 +37,8 @@ from callgate.sandbox.backends import placeholders
 
 TYPE_CHECKING = False  # without `typing`, which is slow to load
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from callgate.sandbox.backends.cgroups import Group
     from callgate.sandbox.orders import Layout
 
@@ -63,7 +66,7 @@ _BACKLOG = 128
 
 
 def begin(own_network: bool, group: Group | None = None) -> int:
-    """Like `os.fork`, and the child is process 1 of its own world. Single-threaded callers only."""
+    """Fork like `os.fork`, with the child as process 1 of new namespaces. Single-threaded only."""
     flags = _NEWUSER | _NEWNS | _NEWPID | _NEWIPC | _NEWUTS | _NEWCGROUP
     if own_network:
         flags |= _NEWNET
@@ -73,9 +76,9 @@ def begin(own_network: bool, group: Group | None = None) -> int:
 
 
 def enter(layout: Layout, user: int, group: int) -> dict[str, int]:
-    """Lay everything out. Returns what `release_placeholders` needs.
+    """Lay out the namespaces. Returns the input of `release_placeholders`.
 
-    `user` and `group` are ours outside.
+    `user` and `group` are our ids outside.
     """
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{user} {user} 1")
@@ -95,7 +98,7 @@ def enter(layout: Layout, user: int, group: int) -> dict[str, int]:
         _make_read_only(revealed[path])
     if "/" not in layout["writable"]:
         _make_read_only(_AT_FDCWD, "/")
-    elif (kernel_settings := _clone("/sys")) is not None:  # root's to write, without a capability
+    elif (kernel_settings := _clone("/sys")) is not None:  # root could write without a capability
         _make_read_only(kernel_settings)
         _attach(kernel_settings, os.open("/sys", os.O_PATH | os.O_CLOEXEC))
     _fill_dev()
@@ -117,38 +120,55 @@ def enter(layout: Layout, user: int, group: int) -> dict[str, int]:
     for path in empty:
         _make_read_only(_AT_FDCWD, path, alone=True)
     placeholder_fds: dict[str, int] = {}
-    pinned: set[str] = set()
     try:
-        for path in sorted(layout["protected"], key=_depth):
-            _protect(path, _root_of(path, layout["writable"]), placeholder_fds, pinned)
+        _cover(layout, revealed, placeholder_fds)
     except OSError:
         release_placeholders(placeholder_fds)
         raise
-    for path in layout["hidden"]:
-        inside = sorted((each for each in revealed if each.startswith(path + "/")), key=_depth)
-        if inside:
-            _hide_around(path, {each: revealed.pop(each) for each in inside})
-        else:
-            _hide(path)
     if layout["own_network"]:
         _raise_loopback()
     return placeholder_fds
 
 
 def listen(layout: Layout) -> socket.socket | None:
-    """Where a command finds our proxy. A socket stays in the network that it was made in."""
+    """Return the listening socket of our proxy. A socket stays in the network of its creation."""
     if "proxy" not in layout:
         return None
     return socket.create_server(("127.0.0.1", layout["proxy"]), backlog=_BACKLOG)
 
 
 def release_placeholders(placeholder_fds: dict[str, int], *, mounted: bool = True) -> None:
-    """Remove the placeholders that no other command needs. For process 1, at the very end."""
+    """Remove the placeholders that no other command needs. Process 1 calls it at the very end."""
     for path, descriptor in reversed(placeholder_fds.items()):
         placeholders.release(path, descriptor, mounted=mounted)
 
 
-# --- protected paths ------------------------------------------------------------------------
+# --- protected and hidden paths -------------------------------------------------------------
+
+
+def _cover(layout: Layout, revealed: dict[str, int], placeholder_fds: dict[str, int]) -> None:
+    """Protect and hide paths. `revealed` are clones of the visible paths in hidden directories."""
+    pinned: set[str] = set()
+    in_revealed = tuple(f"{path}/" for path in revealed)
+    protected = sorted(layout["protected"], key=_depth)
+    around = [path for path in layout["hidden"] if _inside(path, revealed)]
+    for path in protected:
+        if not path.startswith(in_revealed):
+            _protect(path, _root_of(path, layout["writable"]), placeholder_fds, pinned)
+    for path in around:
+        inside = {each: revealed.pop(each) for each in _inside(path, revealed)}
+        if inside:
+            _hide_around(path, inside)
+    for path in protected:
+        if path.startswith(in_revealed):
+            _protect(path, _root_of(path, layout["writable"]), placeholder_fds, pinned)
+    for path in layout["hidden"]:
+        if path not in around:
+            _hide(path)
+
+
+def _inside(directory: str, paths: Iterable[str]) -> list[str]:
+    return sorted((path for path in paths if path.startswith(directory + "/")), key=_depth)
 
 
 def _protect(path: str, root: str, placeholder_fds: dict[str, int], pinned: set[str]) -> None:
@@ -185,19 +205,20 @@ def _protect(path: str, root: str, placeholder_fds: dict[str, int], pinned: set[
 
 
 def _root_of(path: str, roots: list[str]) -> str:
-    """The writable root that a path is in: the innermost one."""
+    """Return the innermost writable root around a path."""
     inside = [root for root in roots if path.startswith(root.rstrip("/") + "/")]
     return max(inside, key=len)
 
 
-# --- stand-ins ------------------------------------------------------------------------------
+# --- substitutes ----------------------------------------------------------------------------
 
 
 def _stand_in(target: str, other: str, work: str) -> None:
-    """Put another directory in the place of one, or an overlay of it that keeps its changes there.
+    """Mount another directory in the place of one, or an overlay that stores its changes there.
 
-    An overlay is told descriptors and not paths, which may hold its separators. It sees one file
-    system: what is mounted below the place is not in it, which whoever orders it must know.
+    The overlay's options contain descriptors, because paths may contain its separators. An overlay
+    covers one file system: mounts below the target are not part of it, which the caller must
+    consider.
     """
     if not work:
         clone = _clone(other)
@@ -213,11 +234,11 @@ def _stand_in(target: str, other: str, work: str) -> None:
         os.close(descriptor)
 
 
-# --- hidden paths, devices, network ---------------------------------------------------------
+# --- single hidden paths, devices, network --------------------------------------------------
 
 
 def _hide(path: str) -> None:
-    """Put nothing in its place. Where there is nothing, nothing is needed."""
+    """Cover a path with an empty file or directory. A missing path needs no cover."""
     try:
         mode = os.lstat(path).st_mode & 0o170000
     except OSError:
@@ -232,7 +253,7 @@ def _hide(path: str) -> None:
 
 
 def _hide_around(path: str, clones: dict[str, int]) -> None:
-    """Leave nothing at a path but these, at their places."""
+    """Cover a directory, except for these clones at their paths."""
     _mount("tmpfs", path, "tmpfs", _NOSUID | _NODEV | _NOEXEC, f"mode=711,{_OPAQUE_SIZE}")
     for each, clone in clones.items():
         _make_place(each, clone)
@@ -241,7 +262,7 @@ def _hide_around(path: str, clones: dict[str, int]) -> None:
 
 
 def _fill_dev() -> None:
-    """A /dev with no disk, no memory and no terminal of anyone else's in it."""
+    """Create a /dev without disks, memory, or terminals of other processes."""
     nodes = {name: _clone(f"/dev/{name}") for name in _DEVICES}
     _mount("tmpfs", "/dev", "tmpfs", _NOSUID, "mode=755,size=64m")
     for name, clone in nodes.items():
@@ -269,7 +290,7 @@ def _raise_loopback() -> None:
 
 
 def _clone(path: str) -> int | None:
-    """What is at a path, with all its mounts, as a detached copy; None if nothing is."""
+    """Return a detached copy of a path with all its mounts; None if it is missing."""
     flags = _TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE | _AT_NOFOLLOW
     try:
         return kernel.call("open_tree", _AT_FDCWD, os.fsencode(path), flags)
@@ -284,7 +305,7 @@ def _attach(clone: int, target: int) -> None:
 
 
 def _make_place(path: str, clone: int) -> None:
-    """Something of the same kind to put a clone on."""
+    """Create a mount point of the same kind for a clone."""
     is_directory = os.fstat(clone).st_mode & 0o170000 == 0o040000
     os.makedirs(path if is_directory else os.path.dirname(path), exist_ok=True)
     if not is_directory and not os.path.lexists(path):
@@ -292,7 +313,7 @@ def _make_place(path: str, clone: int) -> None:
 
 
 def _make_read_only(mount: int, path: str = "", *, alone: bool = False) -> None:
-    """`alone`: but not what is mounted in it."""
+    """Make a mount read-only. `alone`: without the mounts below it."""
     attributes = struct.pack("=4Q", _RDONLY, 0, 0, 0)
     flags = (0 if alone else _AT_RECURSIVE) | (0 if path else _AT_EMPTY)
     kernel.call("mount_setattr", mount, os.fsencode(path), flags, attributes, len(attributes))

@@ -1,8 +1,8 @@
-"""Something in the place of what is missing, so that a command cannot put anything there.
+"""Placeholders for missing protected paths, so that a command cannot create them.
 
-Nothing can be mounted on nothing: a protected path that does not exist is created, empty, made
-read-only for the command, and removed when no command needs it any more. Everyone sees it
-meanwhile, so it must mean the same as nothing. It is known again by its mode.
+A mount needs an existing path. Therefore a missing protected path is created, empty, made read-only
+for the command, and removed when no command needs it any more. All programs see it during that
+time, so it must have no effect. Its mode identifies it.
 
 The broker imports this: no msgspec.
 """
@@ -16,9 +16,9 @@ import os
 from callgate.sandbox import kernel
 
 MODE = 0o1400
-"""No program makes a file like this."""
+"""Mode of a placeholder file, which no program uses."""
 DIRECTORY_MODE = 0o1555
-"""Nor a directory. Programs look for their settings in it, and must find that there are none."""
+"""Mode of a placeholder directory. Programs search it for settings, and must find none."""
 
 _NO_SETTINGS = b"{}\n"
 _CONTENTS = {
@@ -30,9 +30,8 @@ _CONTENTS = {
     "opencode.json": _NO_SETTINGS,
     "opencode.jsonc": _NO_SETTINGS,
 }
-"""git takes most empty files for none, but dies of this one. So it is told that what a repository
-shares with others is where the rest of it is, which is what it thinks anyway. Agents die of
-settings that are not JSON."""
+"""Contents of placeholders that must not be empty. git ignores most empty files, but fails on an
+empty `commondir`, so this one names the default. Agents fail on settings that are not JSON."""
 _DETACH, _NO_LINK = 2, 8
 
 
@@ -42,8 +41,8 @@ def is_one(mode: int) -> bool:
 
 
 def is_empty(name: str, parent: int, facts: os.stat_result) -> bool:
-    """Whether what looks like one says nothing: a command can give its own files that mode.
-    `parent` is a descriptor of the directory that it is in."""
+    """Whether a file that looks like a placeholder is one: a command can use the same mode.
+    `parent` is a descriptor of its directory."""
     if facts.st_mode & 0o170000 != 0o040000:
         return facts.st_size == len(_CONTENTS.get(name, b""))
     try:
@@ -57,9 +56,9 @@ def is_empty(name: str, parent: int, facts: os.stat_result) -> bool:
 
 
 def hold(path: str, *, as_directory: bool) -> int | None:
-    """A descriptor of what is there, or of a placeholder, locked against its removal.
+    """Return a descriptor of a path, or of a placeholder, locked against its removal.
 
-    None: nothing is there and we cannot create it, so the command cannot either.
+    None: the path is missing and we cannot create it, so the command cannot either.
     """
     while True:
         try:
@@ -72,7 +71,7 @@ def hold(path: str, *, as_directory: bool) -> int | None:
                     return None
                 raise
             continue
-        except OSError:  # a link, a socket, or not ours to read: nothing of ours either
+        except OSError:  # a link, a socket, or unreadable: not a placeholder
             return os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
         if not is_one(os.fstat(descriptor).st_mode):
             return descriptor
@@ -82,11 +81,11 @@ def hold(path: str, *, as_directory: bool) -> int | None:
                 return descriptor
         except FileNotFoundError:
             pass
-        os.close(descriptor)  # its last user removed it while we waited
+        os.close(descriptor)  # its last user removed it before we had the lock
 
 
 def release(path: str, descriptor: int, *, mounted: bool) -> None:
-    """Remove a placeholder that no other command needs. `mounted`: on itself, by us."""
+    """Remove a placeholder that no other command needs. `mounted`: we mounted it on itself."""
     try:
         if not is_one(os.fstat(descriptor).st_mode):
             return
@@ -96,7 +95,7 @@ def release(path: str, descriptor: int, *, mounted: bool) -> None:
         if os.path.samestat(os.lstat(path), os.fstat(descriptor)):
             os.rmdir(path) if os.path.isdir(path) else os.unlink(path)
     except OSError:
-        pass  # someone else uses it, or it is gone already
+        pass  # another command uses it, or it is already gone
     finally:
         os.close(descriptor)
 
@@ -115,7 +114,7 @@ def _make(path: str, as_directory: bool) -> None:
                 os.close(file)
         os.chmod(temporary, DIRECTORY_MODE if as_directory else MODE)
         if content:
-            os.link(temporary, path)  # complete from its first moment on
+            os.link(temporary, path)  # never visible without its content
     except FileExistsError:
         pass
     finally:

@@ -1,17 +1,26 @@
-"""What a forked child does between fork and exec: give things up, one step after another.
+"""Restrict a forked child before exec, step by step, including its file access by Landlock.
 
     process limit -> session -> descriptors -> cwd -> landlock -> limits -> privileges
         -> seccomp -> exec
 
-Whatever fails, the name of its step and the error number go through a pipe to whoever forked
-us, and the child ends. There is no path from a failed step to `exec`: nothing runs with less
-around it than was ordered. The pipe closes by itself when `exec` works.
+If a step fails, its name and the error number go through a pipe to the parent, and the child ends.
+No failed step leads to `exec`: no command runs with fewer restrictions than ordered. `exec` closes
+the pipe.
+
+    abi()      the kernel's version of Landlock, by system call (0: none)
+    rules()    a jail as (path, rights) pairs; pure except for listing directories around secrets
+    apply()    bind this process to these rules, irrevocably
+
+A Landlock rule grants rights to all files below a path, and none removes rights. So a file inside a
+writable path cannot be protected. A file inside a readable path can be hidden by granting all its
+neighbours instead; then the directories above it cannot be listed.
 
 The broker imports this: no msgspec.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -19,14 +28,163 @@ import socket
 import struct
 
 from callgate.sandbox import kernel
-from callgate.sandbox.backends import landlock, seccomp
+from callgate.sandbox.backends import seccomp
 
-TYPE_CHECKING = False  # without `typing`, which is slow to load
+TYPE_CHECKING = False
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
     from typing import NoReturn
 
+    from callgate.sandbox.jails import Jail
     from callgate.sandbox.orders import Listener, Order
+
+
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+TRUNCATE, IOCTL_DEV = 1 << 14, 1 << 15
+READ = EXECUTE | READ_FILE | READ_DIR
+
+_MAKE_CHAR, _MAKE_BLOCK = 1 << 6, 1 << 11
+_ALL_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
+WRITE = _ALL_BY_ABI[3] & ~READ & ~_MAKE_CHAR & ~_MAKE_BLOCK
+_EVERYTHING = _ALL_BY_ABI[5]
+_OF_A_FILE = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+
+CONNECT_AND_BIND_TCP = 3
+ABSTRACT_SOCKETS, SIGNALS = 1, 2
+_TCP_SINCE, SCOPES_SINCE = 4, 6
+
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
+
+_PROC, _SELF = "/proc", "/proc/self"
+_VERSION_FLAG = 1
+_RULE_PATH_BENEATH = 1
+
+Rule = tuple[str, int]
+
+
+def abi() -> int:
+    """Return the version of Landlock in this kernel; 0 if it is missing or disabled."""
+    try:
+        return kernel.call("landlock_create_ruleset", None, 0, _VERSION_FLAG)
+    except OSError:
+        return 0
+
+
+def handled(version: int) -> int:
+    """Return all rights over files that a version can refuse."""
+    return max(rights for since, rights in _ALL_BY_ABI.items() if since <= version)
+
+
+def rules(jail: Jail) -> list[Rule]:
+    """Return the rules for a jail's readable and writable paths, without its hidden ones."""
+    # /dev is hidden, because root can read hidden files from a disk device. A rule for a process in
+    # /proc applies only to the first one of the command, not to its children.
+    hidden = (*jail.hidden, "/dev", _PROC)
+    granted: dict[str, int] = {}
+    for roots, rights in (jail.readable, READ), (jail.writable, READ | WRITE):
+        for root in roots:
+            closed = [path for path in jail.opaque if not root.startswith(path + "/")]
+            closed += [
+                path
+                for path in hidden
+                if root not in jail.revealed or not root.startswith(path + "/")
+            ]
+            for path in _around(root, closed):
+                granted[path] = granted.get(path, 0) | rights
+            if root == "/":
+                granted |= {**dict.fromkeys(_of_the_system(), rights), _SELF: READ}
+    for device in DEVICES:
+        granted[device] = granted.get(device, 0) | READ_FILE | WRITE_FILE | IOCTL_DEV
+    return sorted(granted.items())
+
+
+def _around(root: str, hidden: Iterable[str]) -> Iterator[str]:
+    """Yield the root, or its content without the hidden paths.
+
+    Missing paths are not granted, so a secret that is created later stays unreadable.
+    """
+    if any(root == path or root.startswith(path + "/") for path in hidden):
+        return
+    prefix = root.rstrip("/") + "/"
+    inside = [path for path in hidden if path.startswith(prefix)]
+    if inside:
+        yield from _neighbours(prefix, inside)
+    else:
+        yield root
+
+
+def _neighbours(prefix: str, hidden: list[str]) -> Iterator[str]:
+    """Yield the content of a directory without the hidden paths below it."""
+    below: dict[str, list[str]] = {}
+    for path in hidden:
+        below.setdefault(path[len(prefix) :].partition("/")[0], []).append(path)
+    try:
+        with os.scandir(prefix) as entries:
+            names = [each.name for each in entries if not each.is_symlink()]
+    except OSError:
+        return
+    for name in names:  # the target of a link has a separate rule, or none
+        path = prefix + name
+        inside = below.get(name)
+        if inside is None:
+            yield path
+        elif path not in inside:
+            yield from _neighbours(path + "/", inside)
+
+
+def beneath(rights: list[Rule]) -> list[Rule]:
+    """Return the rules of a domain in one with these rules: it grants the same, without /proc.
+
+    Domains restrict together, so the inner one needs no second list of all paths."""
+    with os.scandir("/") as entries:
+        names = [each.name for each in entries if not each.is_symlink()]
+    every = [(f"/{name}", _EVERYTHING) for name in names if f"/{name}" != _PROC]
+    return [*every, *(rule for rule in rights if rule[0].startswith(_PROC + "/"))]
+
+
+def _of_the_system() -> Iterator[str]:
+    """Yield the entries of /proc that are neither a process nor a link to one."""
+    for name in os.listdir(_PROC):
+        path = f"{_PROC}/{name}"
+        if not name.isdigit() and not os.path.islink(path):
+            yield path
+
+
+def apply(rights: Iterable[Rule], *, version: int, tcp: bool, scopes: int) -> None:
+    """Restrict this process. `tcp`: refuse TCP; `scopes`: the Landlock scopes to enforce.
+
+    A missing path grants nothing. Needs no_new_privileges, or a capability.
+    """
+    known = handled(version)
+    refused_tcp = CONNECT_AND_BIND_TCP if tcp and version >= _TCP_SINCE else 0
+    scoped = scopes if version >= SCOPES_SINCE else 0
+    words = 1 if version < _TCP_SINCE else 2 if version < SCOPES_SINCE else 3
+    attribute = struct.pack(f"={words}Q", *(known, refused_tcp, scoped)[:words])
+    ruleset = kernel.call("landlock_create_ruleset", attribute, len(attribute), 0)
+    try:
+        for path, allowed in rights:
+            _add(ruleset, path, allowed & known)
+        kernel.call("landlock_restrict_self", ruleset, 0)
+    finally:
+        os.close(ruleset)
+
+
+def _add(ruleset: int, path: str, allowed: int) -> None:
+    links = 0 if path == _SELF else os.O_NOFOLLOW
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC | links)
+    except OSError:
+        return
+    try:
+        if os.fstat(descriptor).st_mode & 0o170000 != 0o040000:
+            allowed &= _OF_A_FILE
+        if allowed:
+            rule = struct.pack("=Qi", allowed, descriptor)
+            kernel.call("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, rule, 0)
+    finally:
+        os.close(descriptor)
+
 
 STEPS = (
     "namespaces",
@@ -42,16 +200,16 @@ STEPS = (
     "exec",
 )
 FAILURE = struct.Struct("<Bi")
-"""A step's place in STEPS, and an error number."""
+"""Index of a step in STEPS, and an error number."""
 LISTENER = b"l"
-"""What comes instead, with a descriptor, from a command whose attempts to write are watched."""
+"""Message with a descriptor, from a command whose write attempts are watched."""
 INHERITED = 10
-"""The first descriptor under which an order's `inherited` is found."""
+"""The first descriptor of an order's `inherited` contents."""
 
 enter: Callable[[Order], NoReturn] | None = None
-"""What runs a warm order in this process; only a zygote has it."""
+"""Runs a warm order in this process; only a zygote sets it."""
 
-_LOST = 5  # EIO, where an exception has no number
+_LOST = 5  # EIO, for an exception without a number
 
 
 def become(
@@ -64,8 +222,8 @@ def become(
 ) -> NoReturn:
     """Turn this process into the command. `failures` closes on exec.
 
-    `group` is a descriptor by which we move to a control group (`pids_groups`), `nproc` a limit
-    that depends on what else runs now (`meters`).
+    `group` is a descriptor through which we move to a control group (`cgroups.PidsGroups`), `nproc`
+    a limit that depends on the other processes of the user (`meters`).
     """
     step = "process limit"
     try:
@@ -74,7 +232,7 @@ def become(
         step = "session"
         os.setsid()
         for number in signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT:
-            signal.signal(number, signal.SIG_DFL)  # Python, or we, changed them
+            signal.signal(number, signal.SIG_DFL)  # Python or callgate changed them
         signal.set_wakeup_fd(-1)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         step = "descriptors"
@@ -86,7 +244,7 @@ def become(
         step = "landlock"
         rules = order["landlock"]
         if rules is not None:
-            landlock.apply(
+            apply(
                 rules["rules"],
                 version=rules["version"],
                 tcp=rules["tcp"],
@@ -116,9 +274,11 @@ def become(
 
 
 def _hand_over_listener(order: Listener, channel: int) -> None:
-    """Give the keeper what it needs to see our calls. It must answer them from here on."""
+    """Send the listener to the keeper, which must answer our calls from here on."""
     listener = seccomp.install_listener(order["program"])
     if listener is None:
+        if "performed" in order and order["performed"]["confines"]:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
         if order["without"]:
             seccomp.install(order["without"])
         return
@@ -128,10 +288,10 @@ def _hand_over_listener(order: Listener, channel: int) -> None:
 
 
 def _arrange(streams: tuple[int, int, int], inherited: list[bytes], failures: int) -> int:
-    """Leave open what the command is to have, and nothing else. Gives the pipe's new number."""
+    """Close all descriptors except the command's. Returns the new number of the pipe."""
     last = INHERITED + len(inherited)
     above = [os.dup(failures)]
-    while above[-1] <= last:  # out of the way of the numbers that mean something
+    while above[-1] <= last:  # above the numbers with a meaning
         above.append(os.dup(failures))
     failures = above[-1]
     moved = [_above(stream, last) for stream in streams]
@@ -156,7 +316,7 @@ def _above(descriptor: int, floor: int) -> int:
 
 
 def _most_descriptors() -> int:
-    """One more than the highest descriptor that is open now."""
+    """Return one more than the highest open descriptor."""
     return max(map(int, os.listdir("/proc/self/fd")), default=1023) + 1
 
 
@@ -165,19 +325,19 @@ def _limit(limits: list[tuple[int, int]], mark: int) -> None:
         _, hard = resource.getrlimit(kind)
         unlimited = hard == resource.RLIM_INFINITY
         least = value if unlimited else min(value, hard)
-        # The signal at the soft limit says what it is for; the one at the hard limit is SIGKILL.
+        # The soft limit sends a signal that names the reason; the hard limit sends SIGKILL.
         later = kind == resource.RLIMIT_CPU and (unlimited or least < hard)
         most = least + 1 if later else least
         resource.setrlimit(kind, (least, most))
     if mark:
-        locks = 10  # RLIMIT_LOCKS, which no kernel looks at
+        locks = 10  # RLIMIT_LOCKS, which no kernel enforces
         _, hard = resource.getrlimit(locks)
         if hard == resource.RLIM_INFINITY or mark <= hard:
             resource.setrlimit(locks, (mark, hard))
 
 
 def _execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
-    """Replace this process; come back only by an OSError."""
+    """Replace this process. Raises `OSError` if that fails."""
     name = argv[0]
     if b"/" in name:
         os.execve(name, argv, env)  # noqa: S606

@@ -1,1 +1,1 @@
-"""A command that runs over a copy of the workspace, and what it would change."""
+"""Dry runs: a command runs over a copy of the workspace, and its changes are reported."""

@@ -1,8 +1,8 @@
-"""Copy a directory tree and remove one, name by name on descriptors: no link is followed.
+"""Copy and remove directory trees, by name on descriptors, without following links.
 
-A copy shares its blocks with the original where the file system can (reflink). It has the
-modes and times of the original, for programs that look at them, and neither its owners nor
-its hard links. Sockets and devices are left out.
+A copy shares its blocks with the original if the file system supports it (reflink). It has the
+modes and times of the original, because programs check them, but neither its owners nor its hard
+links. Sockets and devices are omitted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_CLONE = {errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.EP
 
 
 def copy_tree(source: str, target: str, most: int) -> None:
-    """Copy a directory to a path where nothing is. EFBIG if it has more bytes than `most`."""
+    """Copy a directory to a missing path. Raises EFBIG if it has more bytes than `most`."""
     from_fd = os.open(source, _DIRECTORY)
     try:
         os.mkdir(target, 0o700)
@@ -45,7 +45,7 @@ class _Copying:
             try:
                 self._copy(name, from_fd, to_fd)
             except FileNotFoundError:
-                continue  # it went while we were on our way to it
+                continue  # removed during the walk
         _dress(to_fd, os.fstat(from_fd))
 
     def _copy(self, name: str, from_fd: int, to_fd: int) -> None:
@@ -109,10 +109,10 @@ def _dress(target: int, like: os.stat_result) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a directory of ours with all that is in it, also what was closed to us.
+    """Remove a directory of callgate with its content, including unreadable directories.
 
-    A tree may be deeper than descriptors or calls can follow: whatever directory is found is
-    moved up first, and emptied from there.
+    A tree may be deeper than descriptors or the stack allow, so each directory is first moved
+    to the top, and emptied there.
     """
     os.chmod(path, 0o700)
     top = os.open(path, _DIRECTORY)
@@ -124,7 +124,7 @@ def remove_tree(path: str) -> None:
             with _Opened(name, _DIRECTORY, top) as here:
                 for below in os.listdir(here):
                     if _is_directory(below, here):
-                        os.chmod(below, 0o700, dir_fd=here)  # also to be moved
+                        os.chmod(below, 0o700, dir_fd=here)  # needed for the rename, too
                         moved += 1
                         waiting.append(f"{mark}-{moved}")
                         os.rename(below, waiting[-1], src_dir_fd=here, dst_dir_fd=top)

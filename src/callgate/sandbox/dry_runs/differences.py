@@ -1,9 +1,8 @@
-"""What a command changed in the stand-in for a workspace, name by name.
+"""Find the changes that a command made in the substitute for a workspace, by name.
 
-An overlay keeps what was changed in a directory of its own: a changed file whole, a deleted
-name as a device with no number, a replaced directory marked as opaque. What was only touched,
-and has the content and mode that it had, is no change. What was renamed is a name that went
-and one that came.
+An overlay stores changes in a separate directory: a changed file as a whole, a deleted name as a
+device with number 0, a replaced directory with an opaque mark. A file that was written without a
+change of its content or mode does not count. A rename counts as a deletion and a creation.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 class Change(msgspec.Struct, frozen=True):
     path: str
-    """From the workspace; may have surrogates for bytes that are no text."""
+    """Relative to the workspace; may have surrogates for bytes that are not UTF-8."""
     before: Facts | None
-    """As it was before the command started; None: it was not there."""
+    """State before the command; None: it did not exist."""
     after: Facts | None
 
     @property
@@ -39,15 +38,15 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def find(stage: Stage) -> tuple[Change, ...]:
-    """Every change, sorted by path. The command must have ended.
+    """Return every change, sorted by path. The command must have ended.
 
-    What cannot be looked at whole cannot be shown whole: `ToolExecutionError`.
+    Raises `ToolExecutionError` if a directory cannot be searched completely.
     """
     left = take(stage.tree, most=MOST_ENTRIES, seconds=MOST_SECONDS)
     if left.unlisted:
         path, why = next(iter(left.unlisted.items()))
         raise ToolExecutionError(
-            f"What the command left cannot be shown: {sendable(path) or '.'}: {why}.",
+            f"The changes of the command are incomplete: {sendable(path) or '.'}: {why}.",
             reason="preview_unlisted",
         )
     touched = _in_copy(stage.copied, left) if stage.copied is not None else _in_overlay(stage, left)
@@ -56,7 +55,7 @@ def find(stage: Stage) -> tuple[Change, ...]:
 
 
 def content(root: str, path: str, most: int) -> bytes | None:
-    """A file's content or a link's target below a directory; None if it is more, or neither."""
+    """Return the content of a file or the target of a link; None if it is larger, or neither."""
     full = os.path.join(root, path)
     mode = os.lstat(full).st_mode
     if stat.S_ISLNK(mode):
@@ -77,7 +76,7 @@ def _in_overlay(stage: Stage, left: Manifest) -> dict[str, Facts | None]:
     before = stage.before.entries
     known = sorted(before)
     touched: dict[str, Facts | None] = {}
-    for path, at in left.entries.items():  # a directory comes before what is in it
+    for path, at in left.entries.items():  # a directory comes before its content
         was_directory = path in before and before[path].is_directory
         deleted = stat.S_ISCHR(at.mode)  # a command cannot make devices
         touched[path] = None if deleted else at
@@ -101,7 +100,7 @@ def _is_opaque(path: str) -> bool:
 
 
 def _is_real(change: Change, stage: Stage) -> bool:
-    """Whether anything is different for who looks at modes and contents."""
+    """Whether mode or content differ."""
     before, after = change.before, change.after
     if before is None or after is None:
         return before is not after
@@ -124,12 +123,12 @@ def _same_content(one: str, other: str, path: str) -> bool:
                 if piece != becomes.read(_BLOCK):
                     return False
             return not becomes.read(1)
-    except OSError:  # the original went or changed meanwhile, or is closed to us
+    except OSError:  # the original changed during the comparison, or is unreadable
         return False
 
 
 def _open(path: str) -> int:
-    """Open what a command left, even if it took the right to read it from its owner."""
+    """Open a file of the command, even if the command removed the read permission."""
     try:
         return os.open(path, _READ)
     except PermissionError:

@@ -1,17 +1,17 @@
-"""What a directory tree looks like, cheaply: names and facts, no contents; and what changed in it.
+"""Manifests of a directory tree: names and metadata without contents, and their differences.
 
     before = await observe(directory)
     ...                                 a command runs
-    observed = await before.changes()   created, changed, deleted, and what is not known
+    observed = await before.changes()   created, changed, deleted, and unknown parts
 
-A file counts as changed if its mode, size, times or inode did; a directory if its mode did. No
-program can set the time of the last change of an inode, so putting an old date back hides
-nothing. Reading changes none of this. Links are looked at and never followed.
+A file counts as changed if its mode, size, times or inode changed; a directory if its mode changed.
+No program can set the change time of an inode, so resetting a date hides nothing. Reading changes
+no time that counts. Links are never followed.
 
-A tree may be too large, too deep or closed to us. What was not looked at is named, and nothing
-is said of it: neither that it was created nor that it is gone. On kernels before 6.13 a file
-that was changed in the last few milliseconds before the first look, and again right after it,
-to the same size, is taken for unchanged.
+A tree may be too large, too deep or unreadable. The result names the parts that were not
+searched, and reports no change in them. On kernels before 6.13 one change goes unnoticed: a file
+that changed in the last milliseconds before the first look, and again right after it, to the same
+size.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ MOST_SECONDS = 5.0
 
 _MOST_DEPTH = 200
 _NAMED = 50
-"""Paths of each kind that a result or an event names."""
+"""Maximum paths of each kind in a result or an event."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Facts(NamedTuple):
-    """What the system says of one name."""
+    """Metadata of one name."""
 
     mode: int
     """Type and permission bits."""
@@ -54,15 +54,15 @@ class Facts(NamedTuple):
 
     def is_same(self, other: Facts) -> bool:
         if self.is_directory and other.is_directory:
-            return self.mode == other.mode  # the rest follows from what is in it
+            return self.mode == other.mode  # size and times depend on its content
         return self == other
 
 
 class Manifest(NamedTuple):
     entries: Mapping[str, Facts]
-    """By path from the directory. A name that is no text has surrogates (`os.fsdecode`)."""
+    """By path from the directory. A name that is not UTF-8 has surrogates (`os.fsdecode`)."""
     unlisted: Mapping[str, str]
-    """Directories of which not every name is known, and why; "" is the whole tree's root."""
+    """Incompletely searched directories, with the reason; "" is the root of the tree."""
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -72,18 +72,18 @@ class Observed(msgspec.Struct, frozen=True):
     changed: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
     incomplete: tuple[str, ...] = ()
-    """Why more may have happened than is said here; empty: nothing else did."""
+    """Reasons for which changes may be missing here; empty: the result is complete."""
 
     def __bool__(self) -> bool:
         return bool(self.created or self.changed or self.deleted)
 
     @property
     def files(self) -> list[str]:
-        """Every path, as text that can be sent: for `ToolOutput.files_modified`."""
+        """Every path as valid text, for `ToolOutput.files_modified`."""
         return sorted(map(sendable, (*self.created, *self.changed, *self.deleted)))
 
     def as_metadata(self) -> dict[str, Any]:
-        """For a result's metadata or an event: the first paths of each kind, and all counts."""
+        """Return the first paths of each kind, and all counts, for metadata or an event."""
         kinds = {"created": self.created, "changed": self.changed, "deleted": self.deleted}
         metadata: dict[str, Any] = {
             k: [*map(sendable, paths[:_NAMED])] for k, paths in kinds.items()
@@ -94,7 +94,7 @@ class Observed(msgspec.Struct, frozen=True):
 
 
 class Before(NamedTuple):
-    """A first look, to be compared with a second one."""
+    """The first look, for a comparison with a second one."""
 
     directory: str
     manifest: Manifest
@@ -107,7 +107,7 @@ class Before(NamedTuple):
 async def observe(
     directory: str, *, most: int = MOST_ENTRIES, seconds: float = MOST_SECONDS
 ) -> Before:
-    """Look at a directory before a command runs in it."""
+    """Take the manifest of a directory before a command runs in it."""
     return Before(directory, await _look(directory, most, seconds), (most, seconds))
 
 
@@ -116,10 +116,10 @@ async def _look(directory: str, most: int, seconds: float) -> Manifest:
 
 
 def take(directory: str, *, most: int = MOST_ENTRIES, seconds: float = MOST_SECONDS) -> Manifest:
-    """Look at every name below a directory, up to a number of them and a time."""
+    """Return the names below a directory, within a limit of names and time."""
     entries: dict[str, Facts] = {}
     unlisted: dict[str, str] = {}
-    ours = contextvars.Context()  # what we open to look is not opened by the tool that runs
+    ours = contextvars.Context()  # opens of this walk are not opens of the running tool
     try:
         root = ours.run(os.open, directory, _DIRECTORY & ~os.O_NOFOLLOW)
     except OSError as error:
@@ -130,7 +130,7 @@ def take(directory: str, *, most: int = MOST_ENTRIES, seconds: float = MOST_SECO
 
 
 class _Level(NamedTuple):
-    """A directory on the way down: its descriptor, its path, and what is still to be entered."""
+    """A directory on the current path: its descriptor, its path, and its directories to visit."""
 
     descriptor: int
     prefix: str
@@ -138,7 +138,7 @@ class _Level(NamedTuple):
 
 
 class _Walk:
-    """Depth first, so that no more descriptors are open than the tree is deep."""
+    """Walks depth first, so that open descriptors are bounded by the depth of the tree."""
 
     def __init__(
         self, entries: dict[str, Facts], unlisted: dict[str, str], most: int, deadline: float
@@ -169,7 +169,7 @@ class _Walk:
             return
         try:
             descriptor = os.open(name, _DIRECTORY, dir_fd=here.descriptor)
-        except OSError as error:  # gone since, closed to us, or too many are open
+        except OSError as error:  # gone, unreadable, or too many open files
             self._unlisted[path] = str(error.strerror)
             return
         try:
@@ -189,7 +189,7 @@ class _Walk:
         return None
 
     def _list(self, descriptor: int, prefix: str) -> list[str]:
-        """Take down a directory's names; those that are directories themselves."""
+        """Add the names in a directory. Returns its subdirectories."""
         below = []
         try:
             with os.scandir(descriptor) as names:
@@ -214,12 +214,12 @@ def _facts(entry: os.DirEntry[str], parent: int) -> Facts | None:
     except FileNotFoundError:
         return None
     if placeholders.is_one(found.st_mode) and placeholders.is_empty(entry.name, parent, found):
-        return None  # ours, for another command
+        return None  # a placeholder of callgate, for another command
     return Facts(found.st_mode, found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns)
 
 
 def compare(before: Manifest, after: Manifest) -> Observed:
-    """What happened between two looks at one directory, as far as both have seen it."""
+    """Return the differences of two manifests of one directory, in the parts that both have."""
     old, new = before.entries, after.entries
     return Observed(
         created=_known(new.keys() - old.keys(), before),
@@ -230,7 +230,7 @@ def compare(before: Manifest, after: Manifest) -> Observed:
 
 
 def _known(paths: Iterable[str], missing_in: Manifest) -> tuple[str, ...]:
-    """The paths that `missing_in` would list if they had existed then."""
+    """Return the paths that `missing_in` would list if they had existed then."""
     unlisted = missing_in.unlisted
     if not unlisted:
         return tuple(sorted(paths))
@@ -238,14 +238,14 @@ def _known(paths: Iterable[str], missing_in: Manifest) -> tuple[str, ...]:
 
 
 def _above(path: str) -> Iterable[str]:
-    """Every directory that a path is in, the root as ""."""
+    """Yield every directory above a path, the root as ""."""
     while path:
         path = path.rpartition("/")[0]
         yield path
 
 
 def _reasons(manifest: Manifest) -> Iterable[str]:
-    """Each reason once, with one of the places that it holds for."""
+    """Return each reason once, with one of its paths."""
     first: dict[str, str] = {}
     for path, why in manifest.unlisted.items():
         first.setdefault(why, path)

@@ -1,16 +1,16 @@
-"""Run a command over a workspace that it may change without changing it.
+"""Run a command over a workspace without changing the workspace.
 
     stage = await prepare(workspace, parents)      a scratch directory, a manifest of the start
     running = await start(stage, ...)              the command, over an overlay or in a copy
-    changes = differences.find(stage)              what it would have changed
+    changes = differences.find(stage)              the changes that it would have made
     remove(stage)
 
-With namespaces the stand-in is where the workspace is, so every path means what it always does.
-It is an overlay where the kernel makes one: nothing is copied but what is changed. Elsewhere it
-is a copy. Without namespaces the command runs in the copy, at the copy's own path.
+If namespaces are available, the substitute is mounted at the workspace's path, so all paths stay
+valid. It is an overlay if the kernel supports one, which copies only changed files, else a copy.
+If they are not, the command runs in the copy, at the copy's path.
 
-A scratch directory is locked as long as someone uses it. What a killed process left is removed
-by the next one.
+A scratch directory is locked while a process uses it. The next process removes the
+directories of killed ones.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ import msgspec
 from callgate.core.commands import Command, OnOutput
 from callgate.core.errors import ToolExecutionError
 from callgate.sandbox import profiles
-from callgate.sandbox.default_limits import default_limits
 from callgate.sandbox.dry_runs.copies import copy_tree, remove_tree
 from callgate.sandbox.dry_runs.manifests import Manifest, take
-from callgate.sandbox.jails import Guarantee, Jail, below_any, is_below
+from callgate.sandbox.jails import Guarantee, Jail, below_any, default_limits, is_below
 from callgate.sandbox.plans import Backend, CannotGuarantee, choose
 from callgate.sandbox.processes import ordering
 from callgate.sandbox.processes.broker_client import (
@@ -44,7 +43,7 @@ from callgate.sandbox.processes.broker_client import (
 MOST_ENTRIES = 200_000
 MOST_SECONDS = 20.0
 MOST_COPIED = 1024 * 1024 * 1024
-"""Bytes of a workspace that is still copied."""
+"""Maximum bytes of a workspace that is copied."""
 
 Way = Literal["overlay", "copy"]
 _PREFIX = "preview-"
@@ -53,21 +52,21 @@ _R = TypeVar("_R")
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """A workspace and what stands in for it."""
+    """A workspace and its substitute."""
 
     workspace: str
-    """Real and absolute."""
+    """Real and absolute path."""
     scratch: str
     lock: int
     way: Way
     before: Manifest
-    """Manifest of the whole workspace from before the command started."""
+    """Manifest of the whole workspace before the start of the command."""
     copied: Manifest | None = None
     """Manifest of the copy, if the stage is one."""
 
     @property
     def tree(self) -> str:
-        """Where changed contents are: below the same paths as in the workspace."""
+        """Directory of changed contents, at the same relative paths as in the workspace."""
         return os.path.join(self.scratch, "tree")
 
     @property
@@ -76,9 +75,9 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 async def prepare(workspace: str, parents: Sequence[str]) -> Stage:
-    """Get a stage ready in the first of the directories that can hold one.
+    """Prepare a stage in the first suitable parent directory.
 
-    An overlay if it looks possible, else a copy.
+    It is an overlay if that looks possible, else a copy.
     """
     return await in_thread(_prepare, os.path.realpath(workspace), parents)
 
@@ -93,10 +92,10 @@ async def start(
     *,
     bwrap: str | None = None,
 ) -> tuple[Stage, BrokeredProcess]:
-    """Start a command over a stage; the stage comes back, as a copy if no overlay could be made.
+    """Start a command over a stage. Returns the stage, as a copy if the overlay failed.
 
-    It has no network, and nothing but the stand-in to write to. Raises `CannotGuarantee`, or
-    OSError if the command itself cannot be started. Whoever prepared the stage removes it.
+    The command has no network, and can write only to the substitute. Raises `CannotGuarantee`, or
+    `OSError` if the command itself cannot be started. The caller removes the stage in any case.
     """
     jail = _jail(stage, paths)
     plan = choose(jail, backends)
@@ -125,7 +124,7 @@ async def start(
 
 
 def remove(stage: Stage) -> None:
-    """Throw everything away that the command left."""
+    """Delete everything that the command left."""
     try:
         remove_tree(stage.scratch)
     finally:
@@ -133,25 +132,25 @@ def remove(stage: Stage) -> None:
 
 
 async def in_thread(work: Callable[[*_A], _R], *arguments: *_A) -> _R:
-    """In a context of its own: what is opened there is not opened by the tool that runs."""
+    """Run in a thread without this context, so that opens are not opens of the running tool."""
     return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
 
 
 def _jail(stage: Stage, paths: profiles.SandboxPaths) -> Jail:
-    """The jail of commands in this workspace, less what is outside it and could be written."""
+    """Return the jail of commands in this workspace, with all roots outside it read-only."""
     inside = msgspec.structs.replace(
         paths,
         workspace=stage.workspace,
         read_roots=(*paths.read_roots, *paths.write_roots),
         write_roots=(),
-        protected=(),  # what would be changed there is shown, and not applied
+        protected=(),  # changes there are reported, but not applied
     )
     jail = profiles.workspace(inside, limits=default_limits())
     return msgspec.structs.replace(jail, hidden=tuple(sorted({*jail.hidden, stage.scratch})))
 
 
 def _around_copy(jail: Jail, stage: Stage) -> Jail:
-    """The jail of a command that runs in the copy: it reaches the copy and nothing more."""
+    """Return the jail of a command that runs in the copy, with access to the copy only."""
     hidden = tuple(path for path in jail.hidden if path != stage.scratch)
     if below_any(stage.scratch, hidden):
         raise CannotGuarantee(
@@ -197,20 +196,20 @@ def _prepare(workspace: str, parents: Sequence[str]) -> Stage:
             remove(stage)
             raise
     raise ToolExecutionError(
-        "There is no directory outside the workspace in which a preview can be made.",
+        "No directory outside the workspace is usable for a preview.",
         reason="no_scratch",
     )
 
 
 def _as_copy(stage: Stage) -> Stage:
-    """The same stage with a copy of the workspace."""
+    """Return the stage with a copy of the workspace."""
     if stage.copied is not None:
         return stage
     files = (at.size for at in stage.before.entries.values() if stat.S_ISREG(at.mode))
     if sum(files) > MOST_COPIED:
         raise ToolExecutionError(
-            f"The workspace has more than {MOST_COPIED:,} bytes, too many to copy, and no"
-            " overlay can be made of it here.",
+            f"The workspace has more than {MOST_COPIED:,} bytes, too many to copy, and an overlay"
+            " is not possible here.",
             reason="workspace_too_large",
         )
     try:
@@ -240,7 +239,7 @@ def _scratch(parent: str) -> tuple[str, int]:
 
 
 def _sweep(parent: str) -> None:
-    """Remove what others left who are gone."""
+    """Remove the directories of dead processes."""
     for path in _left(parent):
         try:
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -251,7 +250,7 @@ def _sweep(parent: str) -> None:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 remove_tree(path)
         except OSError:
-            pass  # someone uses it
+            pass  # another process uses it
         finally:
             os.close(lock)
 
@@ -259,13 +258,13 @@ def _sweep(parent: str) -> None:
 def _left(parent: str) -> Iterator[str]:
     with os.scandir(parent) as names:
         for entry in names:
-            # One without contents may have been made just now, and be locked in a moment.
+            # An empty one may be new, and not locked yet.
             if entry.name.startswith(_PREFIX) and os.path.lexists(f"{entry.path}/tree"):
                 yield entry.path
 
 
 def _takes_attributes(directory: str) -> bool:
-    """Whether an overlay can note here that a directory was replaced."""
+    """Whether an overlay can mark replaced directories here."""
     try:
         os.setxattr(directory, "user.callgate", b"")
     except (OSError, AttributeError):  # not every system has the function
@@ -274,13 +273,13 @@ def _takes_attributes(directory: str) -> bool:
 
 
 def _has_mounts(directory: str) -> bool:
-    """Whether something is mounted below: an overlay would not have it."""
+    """Whether there is a mount below, which an overlay would not include."""
     try:
         with open("/proc/self/mountinfo", "rb") as lines:
             points = [line.split(b" ")[4] for line in lines]
     except OSError as error:
         if error.errno == errno.ENOENT:
-            return True  # nobody knows
+            return True  # unknown
         raise
     inside = os.fsencode(directory.rstrip("/") + "/")
     return any(_unescaped(point).startswith(inside) for point in points)

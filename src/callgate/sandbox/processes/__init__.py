@@ -1,3 +1,3 @@
-"""How a command is started and ended: broker, keeper, output, measuring.
+"""Start and end of a command: broker, keeper, output, measurement.
 
-Begin with `broker.py`. What the broker loads uses the standard library only."""
+Start reading at `broker.py`. Modules that the broker loads use only the standard library."""

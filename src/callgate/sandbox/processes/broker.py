@@ -1,20 +1,20 @@
-"""The process that starts all others: small, single-threaded, and gone when the runtime is.
+"""The process that starts all commands: small, single-threaded, and gone with the runtime.
 
     runtime ==lifeline==> broker --fork--> keeper --fork--> command
        ^                                     |
        +---------- a socket for each command +
 
-Forking is dear in a large process and dangerous in one with threads, so the runtime does not
-fork: it asks here. An order comes over the lifeline together with the command's descriptors,
-the broker forks a `keeper` for it and forgets it. When the lifeline closes the broker ends,
-and so does everything else: each keeper has a socket to the same runtime, which closes too.
+Forking is expensive in a large process and dangerous in one with threads, so the runtime does not
+fork. It sends an order over the lifeline, together with the command's descriptors, and the broker
+forks a `keeper` for it. When the lifeline closes, the broker ends, and so do all commands: each
+keeper has a socket to the same runtime, which closes too.
 
-If a command manages to end its own keeper, or to outlast it, what it left becomes the broker's
-child, and is ended until nothing is left of it. Where the system has control groups for us, each
-command is in one of its own (`cgroups`), and they are removed here.
+If a command ends its own keeper, or outlasts it, its remaining processes become the broker's
+children, which the broker kills. If the system permits control groups, each command has a separate
+one (`cgroups`), which the broker removes.
 
-Started as `python -I -S -E -c BOOT`: it sees no site packages, no environment, and of this
-package only modules that need neither.
+It starts as `python -I -S -E -c BOOT`: without site packages and environment, and with only those
+modules of this package that need neither.
 """
 
 from __future__ import annotations
@@ -27,35 +27,34 @@ import signal
 import socket
 import struct
 
-from callgate.sandbox import kernel, meters, proc_tree
-from callgate.sandbox.backends import cgroups, namespaces, pids_groups
+from callgate.sandbox import kernel, meters
+from callgate.sandbox.backends import cgroups, namespaces
 from callgate.sandbox.backends.restrict import STEPS
-from callgate.sandbox.processes import keeper
-from callgate.sandbox.processes.keeper_messages import REFUSED, tell
+from callgate.sandbox.processes import keeper, preimages
+from callgate.sandbox.processes.watch import REFUSED, tell
 
 TYPE_CHECKING = False  # without `typing`, which is slow to load
 if TYPE_CHECKING:
-    from callgate.sandbox.backends.cgroups import Group, Groups
-    from callgate.sandbox.backends.pids_groups import PidsGroups
+    from callgate.sandbox.backends.cgroups import Group, Groups, PidsGroups
     from callgate.sandbox.orders import Order
 
 LENGTH = struct.Struct("<I")
 LARGEST_ORDER = 8 * 1024 * 1024
 _NUMBER = struct.Struct("=i")
 DESCRIPTORS = 5
-"""With each order: the keeper's socket, then standard input, output and error, and one that the
-keeper holds open until nothing of the command is left."""
+"""Descriptors of an order: the keeper's socket, then standard input, output and error, and one that
+the keeper leaves open until the command's last process ends."""
 
 BOOT = (
     "import sys; package = type(sys)('callgate'); package.__path__ = [sys.argv[1]]; "
     "sys.modules['callgate'] = package; "
     "from callgate.sandbox.processes import broker; broker.main(int(sys.argv[2]))"
 )
-"""The package without its `__init__`, which is for programs that have our dependencies."""
+"""Loads the package without its `__init__`, which needs our dependencies."""
 
 
 def encode(order: Order) -> bytes:
-    """marshal and not JSON: it is there without an import, and both ends are one program."""
+    """Encode an order with marshal: it needs no import, and both ends are the same program."""
     data = marshal.dumps(dict(order))
     if len(data) > LARGEST_ORDER:
         raise OSError(7, os.strerror(7))  # E2BIG
@@ -63,10 +62,10 @@ def encode(order: Order) -> bytes:
 
 
 def main(lifeline: int, *, grouped: bool = True, stays: bool = False) -> None:
-    """`grouped`: commands are in control groups, where there are any for us. `stays`: until
-    nothing of them is left, for a broker whose end nobody waits for."""
+    """Run the broker. `grouped`: with control groups, if they are available. `stays`: wait for the
+    end of all commands, for a broker that no process waits for."""
     with socket.socket(fileno=lifeline) as peer:
-        gc.disable()  # it would touch, and so copy, memory that all forks share
+        gc.disable()  # it would write to, and so copy, memory that all forks share
         kernel.become_subreaper()
         Broker(peer, cgroups.find() if grouped else None).run(stays=stays)
 
@@ -77,12 +76,12 @@ class Broker:
         self._buffer = bytearray()
         self._descriptors: list[int] = []
         self._keepers: dict[int, str | None] = {}
-        """Each with the path of its command's control group."""
+        """By keeper: the path of its command's control group."""
         self._groups = groups
         self._pids_groups: PidsGroups | None = None
         self._looked_for_pids_groups = False
         self._bounds: dict[int, str] = {}
-        """For keepers whose command has one, the path of its group in them."""
+        """By keeper: the path of its command's group in `_pids_groups`."""
         self._owner = os.geteuid(), os.getegid()
 
     def run(self, *, stays: bool = False) -> None:
@@ -90,7 +89,7 @@ class Broker:
         os.set_blocking(wake, False)
         os.set_blocking(signalled, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the runtime to answer
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runtime handles Ctrl-C
         signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
         poll = select.poll()
         poll.register(self._lifeline, select.POLLIN)
@@ -111,7 +110,7 @@ class Broker:
                 groups.close()
 
     def _receive(self) -> bool:
-        """Take what came, and start what is complete. False at the end of the lifeline."""
+        """Read the lifeline, and start complete orders. Returns False at its end."""
         room = DESCRIPTORS * _NUMBER.size * 8
         data, ancillary, _, _ = self._lifeline.recvmsg(65536, socket.CMSG_LEN(room))
         for level, kind, content in ancillary:
@@ -139,10 +138,12 @@ class Broker:
             streams = (descriptors[1], descriptors[2], descriptors[3])
             group = self._group(order)
             bound = self._bound(order, group)
+            storing = None
             try:
+                storing = self._store(order)
                 pid = _fork(order, group)
                 if pid == 0:
-                    self._keep(order, control, streams, descriptors[4], group, bound)
+                    self._keep(order, control, streams, descriptors[4], group, bound, storing)
                 self._keepers[pid] = None if group is None else group.path
                 if bound is not None:
                     self._bounds[pid] = bound[0]
@@ -160,16 +161,46 @@ class Broker:
                     group.close()
                 if bound is not None:
                     os.close(bound[1])
+                if storing is not None:
+                    storing[0].close()
+                    os.close(storing[1])
+
+    def _store(self, order: Order) -> tuple[socket.socket, int] | None:
+        """Fork the process that stores pre-images. Returns the keeper's end, and the log.
+
+        The log is opened here: a keeper with a file open for writing could make no mount of it
+        read-only."""
+        if "preimages" not in order:
+            return None
+        log = preimages.open_log(order["preimages"])
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            try:
+                pid = os.fork()
+            except BaseException:
+                theirs.close()
+                os.close(log)
+                raise
+            if pid:
+                self._keepers[pid] = None
+                return theirs, log
+            try:
+                theirs.close()
+                self._lifeline.close()
+                kernel.drop_capabilities()
+                preimages.serve(order["preimages"], ours)
+            finally:
+                os._exit(0)
 
     def _group(self, order: Order) -> Group | None:
-        """A control group for a command."""
+        """Create a control group for a command."""
         if self._groups is None:
             return None
-        # Everything in a namespace ends at once as it is.
+        # A namespace can already be killed as a whole.
         return self._groups.make(order["group"], only_to_limit=order["layout"] is not None)
 
     def _bound(self, order: Order, group: Group | None) -> tuple[str, int] | None:
-        """A control group of version 1, where nothing better bounds a command's processes."""
+        """Create a control group of version 1, if the command's processes have no better limit."""
         _, processes = order["watched"]
         if not processes or (group is not None and group.bounds_processes):
             return None
@@ -177,7 +208,7 @@ class Broker:
             return None
         if not self._looked_for_pids_groups:
             self._looked_for_pids_groups = True
-            self._pids_groups = pids_groups.find()
+            self._pids_groups = cgroups.find_pids_groups()
         if self._pids_groups is None:
             return None
         try:
@@ -193,23 +224,26 @@ class Broker:
         lease: int,
         group: Group | None,
         bound: tuple[str, int] | None,
+        storing: tuple[socket.socket, int] | None,
     ) -> None:
-        """In the child: be the keeper, and never come back."""
+        """Run the keeper in the child, and exit."""
         code = 1
         try:
             self._lifeline.close()
             for other in self._descriptors:
                 os.close(other)
             moves_to = None if bound is None else bound[1]
-            left = keeper.keep(order, control, streams, self._owner, lease, group, moves_to)
+            left = keeper.keep(
+                order, control, streams, self._owner, lease, group, moves_to, storing
+            )
             code = 1 if left else 0
         finally:
             os._exit(code)
 
     def _reap(self) -> bool:
-        """Bury the dead. Who dies without having been a keeper was a stray, and may have heirs.
+        """Reap dead children. One that was not a keeper was a stray, and may have left children.
 
-        False if nobody is left."""
+        Returns False if there are no more children."""
         strays = False
         while True:
             try:
@@ -233,14 +267,14 @@ class Broker:
         return True
 
     def _end_strays(self) -> None:
-        """Whoever is our child and no keeper has lost the one that would have ended it.
+        """Kill children that are not keepers: the keeper that would have ended them is gone.
 
-        Each of them that dies brings us back here, until nobody does.
+        Each death leads back here, until there are no strays left.
         """
-        for child in proc_tree.children(os.getpid()):
+        for child in meters.children(os.getpid()):
             if child not in self._keepers:
-                for pid in (*proc_tree.descendants(child), child):
-                    proc_tree.signal_to(pid, signal.SIGKILL)
+                for pid in (*meters.descendants(child), child):
+                    meters.signal_to(pid, signal.SIGKILL)
 
 
 def _fork(order: Order, group: Group | None) -> int:

@@ -1,10 +1,10 @@
-"""The runtime's end of the broker: start a command there, read it here, end it from here.
+"""The runtime's end of the broker: start a command, read its output, end it.
 
-    broker = BrokerProcess()                          started when first needed
+    broker = BrokerProcess()                          started on first use
     running = await BrokerLauncher(broker, plan).start(command, on_output)
 
-A command has a socket to its keeper. Closing it, on purpose or by dying, ends the command: so
-a start that is cancelled half-way, a runtime that is killed and a `close` all leave nothing.
+A command has a socket to its keeper. Its close ends the command, whether intended or by the
+death of the runtime. A cancelled start, a killed runtime and a `close` leave no process.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from typing import Self
 from callgate.core.commands import GRACE_S, Exit, LeftBehind, OnOutput, Stream
 from callgate.core.version import PACKAGE_DIRECTORY
 from callgate.sandbox import meters
-from callgate.sandbox.allowed_hosts import AllowedHost
 from callgate.sandbox.backends.restrict import STEPS
-from callgate.sandbox.egress.proxy import Egress
-from callgate.sandbox.launch import Command
+from callgate.sandbox.connector import Connector
+from callgate.sandbox.egress import Egress
+from callgate.sandbox.host_approvals import HostApprovals
 from callgate.sandbox.orders import Order
-from callgate.sandbox.plans import Plan
-from callgate.sandbox.processes import broker, keeper_messages, ordering, watch
-from callgate.sandbox.processes.output_pipes import OutputPipes
+from callgate.sandbox.plans import Command, Plan
+from callgate.sandbox.processes import broker, connects, ordering, watch
+from callgate.sandbox.processes.outputs import OutputPipes
 
 _SHELLS_SIGNALS = 128
 _OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -40,11 +40,13 @@ _PACKAGE = PACKAGE_DIRECTORY
 
 _LIMITS = {meters.MEMORY: "memory_bytes", meters.PROCESSES: "processes"}
 _SIGNALLED = {int(signal.SIGXCPU): "cpu_seconds", int(signal.SIGXFSZ): "file_bytes"}
-"""What the kernel says by a signal of its own."""
+"""Limits that the kernel reports by a signal."""
 
 
-_TRIED = bytes([keeper_messages.TRIED])
-_NOT_CREATED = bytes([keeper_messages.NOT_CREATED])
+_TRIED = bytes([watch.TRIED])
+_NOT_CREATED = bytes([watch.NOT_CREATED])
+_WANTS = bytes([connects.WANTS])
+_REPLY_AGAIN_S = 0.05
 _HINTS = {
     "process limit": "nothing here bounds the processes of a command of root: neither a cgroup "
     "nor a PID namespace; another user has RLIMIT_NPROC, `[sandbox.limits] processes = 0` no limit"
@@ -61,7 +63,7 @@ class RestrictionFailed(OSError):
 
 
 class Usage:
-    """What the first process of a command took."""
+    """Resources that the first process of a command used."""
 
     def __init__(self, user_s: float = 0.0, system_s: float = 0.0, peak_kib: int = 0) -> None:
         self.user_s = user_s
@@ -70,7 +72,7 @@ class Usage:
 
 
 class BrokerProcess:
-    """The one process that forks for us. Lazy, restarted if it is gone, closed with us."""
+    """The process that forks for us. Lazy, restarted if it is gone, closed with us."""
 
     def __init__(self, python: str = sys.executable) -> None:
         self._python = python
@@ -84,7 +86,7 @@ class BrokerProcess:
         return None if self._process is None else self._process.pid
 
     def close(self) -> None:
-        """End every command that was started here, and the broker."""
+        """End every command of this broker, and the broker."""
         for process in list(self._processes):
             process.abandon()
         self._drop()
@@ -94,15 +96,15 @@ class BrokerProcess:
         order: Order,
         on_output: OnOutput,
         stdin: int | None = None,
-        hosts: tuple[AllowedHost, ...] = (),
+        approvals: HostApprovals | None = None,
         most_output: int | None = None,
         lease: int | None = None,
     ) -> BrokeredProcess:
-        """Start what is ordered. Raises OSError; `RestrictionFailed` if the jail is to blame.
+        """Start a command. Raises `OSError`, or `RestrictionFailed` if the jail is the cause.
 
-        `stdin` is a descriptor for its standard input, which is empty otherwise; `hosts` are
-        those that its proxy serves, if it is ordered to have one; a command that writes more
-        than `most_output` bytes is ended; a copy of `lease` stays open until nothing is left.
+        `stdin` is a descriptor for its standard input, which is empty otherwise. `approvals`
+        are the hosts of its proxy, if the order has one. A command that writes more than
+        `most_output` bytes is ended. A copy of `lease` stays open until all its processes end.
         """
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         reading: dict[int, Stream] = {}
@@ -132,7 +134,7 @@ class BrokerProcess:
             reading,
             on_output,
             self._processes.discard,
-            hosts,
+            approvals or HostApprovals(()),
             most_output,
             watched,
         )
@@ -154,7 +156,7 @@ class BrokerProcess:
                     if fresh:
                         raise
                 except BaseException:
-                    self._drop()  # half a frame is out: nothing can follow it
+                    self._drop()  # a partial frame was sent: no frame can follow it
                     raise
 
     def _connect(self) -> socket.socket:
@@ -187,17 +189,17 @@ class BrokerProcess:
         return {}
 
     def _drop(self) -> None:
-        """Let go of the broker; what it started has its own lifelines."""
+        """Release the broker; its commands have separate lifelines."""
         if self._lifeline is not None:
             self._lifeline.close()
             self._lifeline = None
         if self._process is not None:
-            self._process.wait()  # it ends at once when its lifeline closes
+            self._process.wait()  # it ends immediately when its lifeline closes
             self._process = None
 
 
 class BrokeredProcess:
-    """A command that a keeper looks after. Fulfils `launch.Running`."""
+    """A command with a keeper. Implements `plans.Running`."""
 
     def __init__(
         self,
@@ -205,7 +207,7 @@ class BrokeredProcess:
         reading: dict[int, Stream],
         on_output: OnOutput,
         forget: Callable[[BrokeredProcess], None],
-        hosts: tuple[AllowedHost, ...] = (),
+        approvals: HostApprovals,
         most_output: int | None = None,
         watched: bool = False,
     ) -> None:
@@ -213,8 +215,9 @@ class BrokeredProcess:
         self._watched = watched
         self._report_attempt: Callable[[str], None] | None = None
         self._control: socket.socket | None = control
-        self._hosts = hosts
+        self._approvals = approvals
         self._egress: Egress | None = None
+        self._connector: Connector | None = None
         self._forget = forget
         self._loop = asyncio.get_running_loop()
         self._begun: asyncio.Future[None] = self._loop.create_future()
@@ -242,8 +245,13 @@ class BrokeredProcess:
         if self.stop():
             await self.wait()
 
+    @property
+    def blocked(self) -> tuple[str, ...]:
+        """`host:port` of the connections that were refused so far."""
+        return self._approvals.blocked
+
     async def begin(self) -> None:
-        """Wait until the command runs. Whoever does not wait to the end ends it."""
+        """Wait until the command runs. A cancellation of the wait ends the command."""
         try:
             await asyncio.shield(self._begun)
         except BaseException:
@@ -251,7 +259,7 @@ class BrokeredProcess:
             raise
 
     async def wait(self) -> Exit:
-        """Wait until nothing of the command runs any more and its output has been read."""
+        """Wait until all processes of the command have ended and its output has been read."""
         ended = await asyncio.shield(self._done)
         if self._egress is not None:
             await self._egress.wait_closed()
@@ -260,75 +268,111 @@ class BrokeredProcess:
     def stop(self, grace: float = GRACE_S) -> bool:
         """Begin to end the whole tree: SIGTERM, and SIGKILL after `grace` seconds.
 
-        False if nothing is left to end. Of several graces the shortest counts.
+        Returns False if all processes have ended. The shortest of several graces counts.
         """
         if self._control is None or self._outcome is not None:
             return False
         self._stopped = self._stopped or self._status is None
         try:
-            self._control.send(keeper_messages.END.pack(grace))
+            self._control.send(watch.END.pack(grace))
         except OSError:
-            pass  # its keeper is gone, which we are about to read
+            pass  # the keeper is gone, and the next read reports it
         return True
 
     def watch_writes(self, report: Callable[[str], None]) -> None:
-        """Tell of its next attempt to write where its jail watches for that; once, and before
-        anything that it puts out later is passed on. Where nothing is watched, nothing is told."""
+        """Report the next write attempt that the jail watches, once. The report comes before later
+        output of the command. Without a watch there is no report."""
         if self._watched and self._control is not None:
             is_armed = self._report_attempt is not None
             self._report_attempt = report
             if is_armed:
                 return
             try:
-                self._control.send(keeper_messages.ARM)
+                self._control.send(watch.ARM)
             except OSError:
-                pass  # its keeper is gone, which we are about to read
+                pass  # the keeper is gone, and the next read reports it
 
     def then(self, ended: Callable[[], None]) -> None:
-        """Call this when nothing of the command is left."""
+        """Call a function after the end of all processes of the command."""
         self._done.add_done_callback(lambda _: ended())
 
     def abandon(self) -> None:
-        """Stop listening. The keeper then ends the command by itself."""
+        """Close the connection to the keeper, which then ends the command."""
         self._stopped = self._stopped or self._status is None
         self._finish()
 
-    # --- what its keeper says -------------------------------------------------------------
+    # --- messages of the keeper -----------------------------------------------------------
 
     def _hear(self) -> None:
         assert self._control is not None
         try:
-            message, descriptors, _, _ = socket.recv_fds(
-                self._control, keeper_messages.LONGEST_MESSAGE, 1
-            )
+            message, descriptors, _, _ = socket.recv_fds(self._control, watch.LONGEST_MESSAGE, 1)
         except BlockingIOError:
             return
         except OSError:
             message, descriptors = b"", []
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
-            self._egress = Egress(socket.socket(fileno=descriptor), self._hosts)
+            self._egress = Egress(socket.socket(fileno=descriptor), self._approvals)
         if message[:1] == _TRIED:
             self._attempted(os.fsdecode(message[1:]))
             return
         if message[:1] == _NOT_CREATED:
             self._not_created.append(os.fsdecode(message[1:]))
             return
-        if len(message) != keeper_messages.MESSAGE.size:
+        if message[:1] == _WANTS and len(message) >= connects.WANTED.size:
+            self._connect(message)
+            return
+        if len(message) != watch.MESSAGE.size:
             self._lost()
             return
-        kind, first, second, third, user, system, peak = keeper_messages.MESSAGE.unpack(message)
-        if kind == keeper_messages.STARTED:
+        kind, first, second, third, user, system, peak = watch.MESSAGE.unpack(message)
+        if kind == watch.STARTED:
             self._begun.set_result(None)
-        elif kind == keeper_messages.REFUSED:
+        elif kind == watch.REFUSED:
             self._begun.set_exception(_failure(STEPS[first], second))
             self._finish()
-        elif kind == keeper_messages.EXITED:
+        elif kind == watch.EXITED:
             self._status = first
             self.usage = Usage(user, system, peak)
-        elif kind == keeper_messages.ENDED:
+        elif kind == watch.ENDED:
             self._limit = self._limit or _LIMITS.get(third)
             self._settle(first, second)
+
+    def _connect(self, message: bytes) -> None:
+        """Connect on behalf of a call that the keeper has stopped."""
+        _, id, port, address, six = connects.WANTED.unpack_from(message)
+        if self._connector is None:
+            proxy = ordering.PROXY_PORT, self._serve
+            self._connector = Connector(self._approvals, self._connected, proxy)
+        program = message[connects.WANTED.size :].decode(errors="replace")
+        self._connector.connect(id, port, address, six, program)
+
+    def _serve(self, peer: socket.socket) -> None:
+        """Serve a connection to the proxy of a command that has no network for its listener."""
+        if self._egress is None:
+            self._egress = Egress(None, self._approvals)
+        self._egress.adopt(peer)
+
+    def _connected(self, id: int, error: int, connection: socket.socket | None) -> None:
+        """Send the result of a connection to the keeper."""
+        if self._control is None:
+            return
+        reply = connects.REPLY.pack(connects.CONNECTED, id, error)
+        try:
+            socket.send_fds(
+                self._control, [reply], [] if connection is None else [connection.fileno()]
+            )
+        except BlockingIOError:
+            copy = None if connection is None else connection.dup()
+            self._loop.call_later(_REPLY_AGAIN_S, self._connected_later, id, error, copy)
+        except OSError:
+            pass  # the keeper is gone, and the next read reports it
+
+    def _connected_later(self, id: int, error: int, connection: socket.socket | None) -> None:
+        self._connected(id, error, connection)
+        if connection is not None:
+            connection.close()
 
     def _attempted(self, path: str) -> None:
         report, self._report_attempt = self._report_attempt, None
@@ -336,7 +380,7 @@ class BrokeredProcess:
             report(path)
 
     def _hear_attempt(self) -> None:
-        """Take a report that is waiting, and nothing else."""
+        """Read a pending report of a write attempt, and no other message."""
         assert self._control is not None
         try:
             kind = self._control.recv(1, socket.MSG_PEEK)
@@ -346,14 +390,14 @@ class BrokeredProcess:
             self._hear()
 
     def _lost(self) -> None:
-        """The keeper ended before its work did. The broker ends what it left."""
+        """Handle the early death of the keeper. The broker ends its remaining processes."""
         if not self._begun.done():
             self._begun.set_exception(RestrictionFailed(5, "keeper"))  # EIO
         if self._outcome is None:
             self._settle(0, 0)
 
     def _settle(self, ended: int, survivors: int) -> None:
-        """Nobody is left to end. Take what is still in the pipes, but do not wait for more."""
+        """Read the rest of the pipes after the end of all processes, without waiting for more."""
         self._outcome = ended, survivors
         self._hang_up()
         if self._pipes:
@@ -376,8 +420,14 @@ class BrokeredProcess:
         self._pipes.close()
         code = None if self._status is None else os.waitstatus_to_exitcode(self._status)
         ended, survivors = self._outcome or (0, 0)
+        reached = 0
         if self._egress is not None:
             self._egress.close()
+            reached += self._egress.reached
+        if self._connector is not None:
+            self._connector.close()
+            reached += self._connector.reached
+        self._approvals.close()
         self._done.set_result(
             Exit(
                 code=code if code is not None and code >= 0 else None,
@@ -386,8 +436,10 @@ class BrokeredProcess:
                 ended=ended,
                 survivors=survivors,
                 limit=self._limit or _SIGNALLED.get(_signal(code) or 0),
-                blocked=() if self._egress is None else self._egress.blocked,
-                reached=0 if self._egress is None else self._egress.reached,
+                blocked=self.blocked,
+                refusals=self._approvals.refusals,
+                approved=self._approvals.approved,
+                reached=reached,
                 left=LeftBehind(refused=tuple(sorted(self._not_created))),
             )
         )
@@ -398,7 +450,7 @@ class BrokeredProcess:
             self._finish()
 
     def _pass_on(self, stream: Stream, data: bytes) -> asyncio.Future[None] | None:
-        """Output on its way to whoever reads it, until there is too much of it."""
+        """Pass output to its reader, and end the command if there is too much."""
         if self._report_attempt is not None and self._control is not None:
             self._hear_attempt()
         drain = self._on_output(stream, data)
@@ -411,7 +463,7 @@ class BrokeredProcess:
 
 
 class BrokerLauncher:
-    """Starts commands in one jail, as planned; without a plan, with nothing around them."""
+    """Starts commands in the jail of a plan; without a plan, without a sandbox."""
 
     def __init__(
         self, process: BrokerProcess, plan: Plan | None, *, bwrap: str | None = None
@@ -422,22 +474,28 @@ class BrokerLauncher:
 
     async def start(self, command: Command, on_output: OnOutput) -> BrokeredProcess:
         order = ordering.order(command, self._plan, bwrap=self._bwrap)
-        hosts = () if self._plan is None else self._plan.jail.hosts
+        approvals = approvals_of(command, self._plan)
         output = ordering.most_output(command, self._plan)
         return await self._process.start(
-            order, on_output, command.stdin, hosts, output, command.lease
+            order, on_output, command.stdin, approvals, output, command.lease
         )
 
 
+def approvals_of(command: Command, plan: Plan | None) -> HostApprovals:
+    """Return the hosts that a command may reach, with the approver for others."""
+    hosts = () if plan is None else plan.jail.hosts
+    return HostApprovals(hosts, command.approve)
+
+
 def _limit_files(pid: int) -> None:
-    """Commands may open as many files as we might when we began; an instance raises its own."""
+    """Give commands our initial limit of open files; an instance raises its own."""
     if hasattr(resource, "prlimit"):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (_OPEN_FILES, hard))
 
 
 async def _send_first(lifeline: socket.socket, frame: bytes, descriptors: list[int]) -> int:
-    """The first bytes, with which the descriptors travel. How many they were."""
+    """Send the first bytes together with the descriptors. Returns the number of bytes sent."""
     loop = asyncio.get_running_loop()
     while True:
         try:
@@ -452,7 +510,7 @@ async def _send_first(lifeline: socket.socket, frame: bytes, descriptors: list[i
 
 
 def _signal(code: int | None) -> int | None:
-    """The signal that ended a command, by itself or in the words of a shell."""
+    """Return the signal that ended a command, directly or as a shell's exit code."""
     if code is None:
         return None
     return -code if code < 0 else code - _SHELLS_SIGNALS

@@ -1,9 +1,9 @@
-"""The mark of a command: every process that descends from it carries a number drawn for it.
+"""The mark of a command: a random number that all its descendants inherit.
 
     environment   CALLGATE_CALL, the numbers of all commands around it, separated by dots
-    limit         its soft RLIMIT_LOCKS is that number. No kernel since 2.6 looks at this
-                  limit, every process hands it on, and anyone may read it; so it is still
-                  there where the environment was cleared or overwritten.
+    limit         its soft RLIMIT_LOCKS is that number. No kernel since 2.6 enforces this
+                  limit, every process inherits it, and any process may read it. So it
+                  remains if the environment was cleared or overwritten.
 
 A process that clears the environment and changes the limit on purpose loses the mark.
 """
@@ -23,15 +23,15 @@ _RLIMIT_LOCKS = 10
 
 
 def new_mark() -> tuple[int, dict[str, str]]:
-    """A number for a new command, and its environment variable behind the marks that we carry."""
+    """Return a number for a new command, and its variable, after the marks that we have."""
     number = secrets.randbits(_BITS) | _LEAST_NUMBER
     outer = os.environ.get(MARK)
     return number, {MARK: f"{outer}.{number}" if outer else str(number)}
 
 
 def inherited_mark(pid: int = 0) -> bool:
-    """Whether a process, or we ourselves, belongs to a command of some runtime, at whatever
-    distance. One that cannot be looked at might."""
+    """Whether a process, or our own, descends from a command of some runtime. True for a process
+    that cannot be examined."""
     if sys.platform != "linux":
         return False
     try:
@@ -42,5 +42,5 @@ def inherited_mark(pid: int = 0) -> bool:
 
 
 def is_within_a_call() -> bool:
-    """Whether we ourselves belong to a command of some runtime, by either mark."""
+    """Whether our own process descends from a command of some runtime, by either mark."""
     return bool(os.environ.get(MARK)) or inherited_mark()

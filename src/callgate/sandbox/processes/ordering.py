@@ -1,4 +1,4 @@
-"""A command and a plan become an order: what each backend of the plan is to do, in plain values."""
+"""Conversion of a command and a plan to an order: the work of each backend, in plain values."""
 
 from __future__ import annotations
 
@@ -7,23 +7,33 @@ import os
 import resource
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from callgate.sandbox import kernel, meters
-from callgate.sandbox.backends import bubblewrap, landlock, seccomp
+from callgate.sandbox.backends import bubblewrap, restrict, seccomp
 from callgate.sandbox.backends.restrict import INHERITED
 from callgate.sandbox.jails import Jail, Limits, Names, Network, below_any
-from callgate.sandbox.launch import Command, with_proxy
-from callgate.sandbox.orders import GroupLimit, Layout, Listener, Order, ProtectedNames, Rules
-from callgate.sandbox.plans import Plan
-from callgate.sandbox.processes import write_attempts
+from callgate.sandbox.orders import (
+    GroupLimit,
+    Layout,
+    Listener,
+    Order,
+    Performed,
+    Preimages,
+    ProtectedNames,
+    Rules,
+)
+from callgate.sandbox.plans import Command, Plan, with_proxy
+from callgate.sandbox.processes import performing, signals, write_attempts
 from callgate.sandbox.processes.command_marks import new_mark
 
 _TMP = "/tmp"  # noqa: S108 compared with, not written to
 
-_PROXY_PORT = 3128
-"""On a loopback where nobody else is."""
+PROXY_PORT = 3128
+"""On the command's private loopback, where no port is in use."""
 
 _CALLS_OF_A_HOST = 24
-"""A process that is talked to has the processor time of so many commands."""
+"""Factor for the processor time of hosts and servers, which serve many calls."""
 
 _FAMILIES = {
     Network.NONE: (),
@@ -34,10 +44,10 @@ _FAMILIES = {
 
 
 def order(command: Command, plan: Plan | None, *, bwrap: str | None = None) -> Order:
-    """How the broker is told. Without a plan nothing is restricted at all.
+    """Return the order for the broker. Without a plan it has no restrictions.
 
-    `bwrap` is where bubblewrap is, for plans that use it. Raises OSError if the jail's paths
-    are such that they cannot be protected.
+    `bwrap` is the path of bubblewrap, for plans that use it. Raises `OSError` if the jail's paths
+    cannot be protected.
     """
     number, marks = new_mark()
     argv, cwd = command.argv, command.cwd
@@ -61,7 +71,7 @@ def order(command: Command, plan: Plan | None, *, bwrap: str | None = None) -> O
     if plan is not None:
         jail = plan.jail
         if jail.network is Network.HOSTS:
-            env = with_proxy(command.env, _PROXY_PORT, served=[each.name for each in jail.hosts])
+            env = with_proxy(command.env, PROXY_PORT, served=[each.name for each in jail.hosts])
             result["env"] = _environment(env, marks)
         lives_on = command.stdin is not None
         result["limits"] = limits(jail.limits, "namespaces" in plan.backends, lives_on=lives_on)
@@ -71,8 +81,18 @@ def order(command: Command, plan: Plan | None, *, bwrap: str | None = None) -> O
         if "namespaces" in plan.backends:
             result["layout"] = layout(jail)
         if "landlock" in plan.backends:
-            result["landlock"] = rules(jail, mounted="namespaces" in plan.backends)
-        listener = _listener(jail) if kernel.supported() else None
+            own_tmp = "supervisor" in plan.backends and jail.fresh_tmp
+            confined = rules(
+                _without_tmp(jail) if own_tmp else jail, mounted="namespaces" in plan.backends
+            )
+            if own_tmp:
+                confined["own_tmp"] = _TMP
+            result["landlock"] = confined
+        preimages = _preimages(command, plan) if kernel.supported() else None
+        if preimages is not None:
+            result["preimages"] = preimages
+        records = preimages is not None
+        listener = _listener(plan, records=records) if kernel.supported() else None
         if listener is not None:
             result["listener"] = listener
         has_names = listener is not None and listener["names"] is not None
@@ -86,7 +106,10 @@ def order(command: Command, plan: Plan | None, *, bwrap: str | None = None) -> O
             result["inherited"].append(call_filter(jail, mounted=True, has_names=has_names))
         elif "seccomp" in plan.backends:
             mounted = "namespaces" in plan.backends
-            result["filter"] = call_filter(jail, mounted=mounted, has_names=has_names)
+            performs = "supervisor" in plan.backends or records
+            result["filter"] = call_filter(
+                jail, mounted=mounted, has_names=has_names or performs, performed=performs
+            )
         if command.git_config is not None:
             _configure_git(result, *command.git_config)
     result["argv"] = [os.fsencode(argument) for argument in argv]
@@ -94,7 +117,7 @@ def order(command: Command, plan: Plan | None, *, bwrap: str | None = None) -> O
 
 
 def _configure_git(order: Order, directory: str, text: str) -> None:
-    """Have git read a file that only the command has, in one repository and no other."""
+    """Make git read a configuration file that only the command has, in one repository only."""
     env = order["env"]
     count = env.get(b"GIT_CONFIG_COUNT", b"0")
     if not count.isdigit():
@@ -107,23 +130,69 @@ def _configure_git(order: Order, directory: str, text: str) -> None:
     env[b"GIT_CONFIG_COUNT"] = b"%d" % (int(count) + 1)
 
 
-def _listener(jail: Jail) -> Listener | None:
-    """The keeper's view of calls that could change a file, if somebody needs it."""
-    names = jail.names if jail.writable else None
-    if names is None and not jail.write_watch:
+def _preimages(command: Command, plan: Plan) -> Preimages | None:
+    """Return where to store the changes of a command; None if they are not stored."""
+    wanted = command.preimages
+    if wanted is None or not plan.records_changes:
         return None
-    return Listener(
-        program=_listening(bool(jail.write_watch), names is not None),
+    writable = set(map(os.path.realpath, plan.jail.writable))
+    roots = [root for root in wanted.roots if root in writable]
+    if not roots:
+        return None
+    return Preimages(
+        directory=wanted.directory,
+        roots=[os.fsencode(root) for root in roots],
+        max_file=wanted.max_file,
+        max_total=wanted.max_total,
+    )
+
+
+def _listener(plan: Plan, *, records: bool) -> Listener | None:
+    """Return the listener for calls that change files or connect; None if none is needed."""
+    jail = plan.jail
+    names = jail.names if jail.writable else None
+    confines = "supervisor" in plan.backends
+    performs = confines or records
+    isolated = "namespaces" in plan.backends
+    connects = jail.network is Network.HOSTS and (isolated or confines)
+    if names is None and not jail.write_watch and not performs and not connects:
+        return None
+    scoped = restrict.abi() >= restrict.SCOPES_SINCE
+    result = Listener(
+        program=_listening(
+            bool(jail.write_watch), names is not None, connects, performs, confines, scoped
+        ),
         without=b"" if names is None else seccomp.without_set_gid(kernel.machine()),
         watched=[os.fsencode(path) for path in jail.write_watch],
         names=None if names is None else _protected_names(names),
         writable=[os.fsencode(path) for path in jail.writable],
+        connects=connects,
+        isolated=isolated,
     )
+    if performs:
+        result["performed"] = Performed(
+            confines=confines,
+            writable=[os.fsencode(path) for path in jail.writable] if confines else [b"/"],
+            protected=[os.fsencode(path) for path in jail.protected] if confines else [],
+            file_bytes=jail.limits.file_bytes or 0,
+            signals=confines and not scoped,
+        )
+    return result
 
 
 @functools.cache
-def _listening(watches: bool, has_names: bool) -> bytes:
-    return write_attempts.program(kernel.machine(), watches=watches, has_names=has_names)
+def _listening(
+    watches: bool, has_names: bool, connects: bool, performs: bool, confines: bool, scoped: bool
+) -> bytes:
+    traps: seccomp.Traps = {"connect": None} if connects else {}
+    if performs:
+        traps |= performing.traps(confines=confines)
+        traps |= signals.traps() if confines and not scoped else {}
+        if watches:
+            traps |= write_attempts.traps(watches=watches, has_names=has_names)
+    elif watches or has_names:
+        traps |= write_attempts.traps(watches=watches, has_names=has_names)
+    return seccomp.notifying(kernel.machine(), traps)
 
 
 def _protected_names(names: Names) -> ProtectedNames:
@@ -132,6 +201,7 @@ def _protected_names(names: Names) -> ProtectedNames:
 
     return ProtectedNames(
         roots=encoded(names.roots),
+        private=encoded(names.private),
         names=encoded(names.names),
         pairs=encoded(names.pairs),
         suffixes=encoded(names.suffixes),
@@ -144,38 +214,53 @@ def _environment(env: Mapping[str, str], marks: Mapping[str, str]) -> dict[bytes
     return {os.fsencode(k): os.fsencode(v) for k, v in {**env, **marks}.items()}
 
 
-def call_filter(jail: Jail, *, mounted: bool, has_names: bool = False) -> bytes:
-    """`mounted`: in namespaces, which do some of this already, and only where it must be.
-    `has_names`: a listener looks at what is created, and at who sets the group of a directory."""
-    frozen = not jail.writable and not mounted
+def call_filter(
+    jail: Jail, *, mounted: bool, has_names: bool = False, performed: bool = False
+) -> bytes:
+    """Return the system call filter of a jail. `mounted`: omit checks that namespaces make.
+    `has_names`: a listener checks created names, and changes of a directory's set-gid bit."""
+    frozen = not jail.writable and not mounted and not performed
     return _filter(
         jail.network,
         jail.unix_sockets,
+        jail.own_sockets,
         frozen,
         refuse_ipc=not mounted,
         refuse_set_gid=not has_names,
+        performed=performed,
+        alone=mounted,
+        signals_scoped=mounted or restrict.abi() >= restrict.SCOPES_SINCE,
     )
 
 
-@functools.lru_cache(maxsize=64)  # by what it depends on: hashing a whole jail takes longer
+@functools.lru_cache(maxsize=64)  # keyed by single values, because hashing a jail takes longer
 def _filter(
     network: Network,
     unix_sockets: bool,
+    own_sockets: bool,
     frozen: bool,
     *,
     refuse_ipc: bool,
     refuse_set_gid: bool,
+    performed: bool,
+    alone: bool,
+    signals_scoped: bool,
 ) -> bytes:
     families = set(_FAMILIES[network])
-    if unix_sockets:
+    if unix_sockets or own_sockets:
         families.add(seccomp.AF_UNIX)
     unlimited = unix_sockets and network is Network.ALL
     return seccomp.program(
         kernel.machine(),
         families=None if unlimited else families,
+        refuse_fast_open=network is Network.HOSTS,
+        only_connects=network is Network.HOSTS and not alone,
         freeze_metadata=frozen,
         refuse_ipc=refuse_ipc,
         refuse_set_gid=refuse_set_gid,
+        performed=performed,
+        alone=alone,
+        signals_scoped=signals_scoped,
     )
 
 
@@ -201,23 +286,28 @@ def layout(jail: Jail) -> Layout:
     if replaced:
         result["replacements"] = replaced
     if jail.network is Network.HOSTS:
-        result["proxy"] = _PROXY_PORT
+        result["proxy"] = PROXY_PORT
     return result
 
 
 def rules(jail: Jail, *, mounted: bool) -> Rules:
-    """`mounted`: what is hidden is covered already, and what is written to may be more."""
+    """Return the Landlock rules. `mounted`: the mounts already hide and protect paths."""
     return Rules(
-        rules=[("/", landlock.READ | landlock.WRITE)] if mounted else landlock.rules(jail),
-        version=landlock.abi(),
-        tcp=jail.network is Network.NONE,
-        scopes=landlock.SIGNALS | (0 if jail.unix_sockets else landlock.ABSTRACT_SOCKETS),
+        rules=[("/", restrict.READ | restrict.WRITE)] if mounted else restrict.rules(jail),
+        version=restrict.abi(),
+        tcp=jail.network is Network.NONE or (jail.network is Network.HOSTS and not mounted),
+        scopes=restrict.SIGNALS | (0 if jail.unix_sockets else restrict.ABSTRACT_SOCKETS),
     )
 
 
+def _without_tmp(jail: Jail) -> Jail:
+    """Return the jail without the machine's /tmp, which no mount covers."""
+    return msgspec.structs.replace(jail, opaque=(*jail.opaque, _TMP))
+
+
 def limits(wanted: Limits, own_users: bool, *, lives_on: bool) -> list[tuple[int, int]]:
-    """What the kernel counts for each process. `own_users`: in a user namespace of its own, where
-    RLIMIT_NPROC counts the command alone; elsewhere it would count all that the user runs.
+    """Return the kernel's limits for each process. `own_users`: in a separate user namespace, in
+    which RLIMIT_NPROC counts only the command; otherwise it counts all processes of the user.
     `lives_on`: a host or server, which works for many calls.
     """
     cpu = wanted.cpu_seconds
@@ -234,8 +324,8 @@ def limits(wanted: Limits, own_users: bool, *, lives_on: bool) -> list[tuple[int
 
 
 def most_output(command: Command, plan: Plan | None) -> int | None:
-    """Bytes that a command may write to its streams. To whom one listens line by line, as to a
-    host, may speak as long as it lives."""
+    """Return the maximum output of a command in bytes. A host or server has no limit, because its
+    lines are processed as they arrive."""
     return None if plan is None or command.stdin is not None else plan.jail.limits.output_bytes
 
 

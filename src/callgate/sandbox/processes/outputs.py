@@ -1,4 +1,8 @@
-"""What a command writes: kept within bounds to be shown, and passed on in pieces as it comes."""
+"""Output of a command: read from its pipes in fair turns, bounded, and forwarded in pieces.
+
+One read takes as much as its reader can process in a time slice, so a flood of output delays no
+other command. Unread output stays in the pipe, and its writer waits.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +10,33 @@ import asyncio
 import codecs
 import itertools
 import os
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import IO
 
-from callgate.core.commands import Stream
+from callgate.core.commands import OnOutput, Stream
+from callgate.core.turns import PieceSize, Turns, fair_turns
 
 KEPT_FILE = 64 * 1024 * 1024
-"""The most that is kept on disk of one stream."""
+"""Maximum bytes of one stream that are stored on disk."""
 DELTA_S = 0.02
 DELTA_SIZE = 16 * 1024
-"""Live output is passed on after this time or in pieces of this many characters."""
+"""Live output is forwarded after this time or in pieces of this many characters."""
 
 _CUT = b"\n[... the rest was not kept]\n"
 
 
 class Capture:
-    """One stream: its beginning and its end in memory, all of it in a file once it is long.
+    """One stream: its beginning and end in memory, and all of a long stream in a file.
 
-    `keep` gives the file's path when one is first needed, or None where no file is kept.
+    `keep` returns the path for the file, or None if there is no place for files.
     """
 
     def __init__(self, cap: int, keep: Callable[[], str | None]) -> None:
         self.total = 0
         self.path: str | None = None
-        """Where the whole stream is, once a file was needed and could be written."""
+        """Path of the stored stream, after a file was needed and created."""
         self.path_is_whole = True
         self._half = cap // 2
         self._head = bytearray()
@@ -49,11 +56,11 @@ class Capture:
             self._head += data[:room]
             data = data[room:]
         self._tail += data
-        if len(self._tail) > 2 * self._half:  # not at each piece: this moves what is kept
+        if len(self._tail) > 2 * self._half:  # not for each piece, because this copies the tail
             del self._tail[: -self._half]
 
     def show(self, limit: int) -> str:
-        """All of it, or as much of both ends as fits, around a mark that says what is missing.
+        """Return all of it, or as much of both ends as fits around a mark with the omitted size.
 
         `limit` counts bytes and is at most the cap.
         """
@@ -84,7 +91,7 @@ class Capture:
         return f"; {content} in {self.path}"
 
     def _open(self) -> None:
-        """Begin the file with what came so far, all of which is still in memory."""
+        """Create the file with the stream so far, which is still in memory."""
         if self._opened:
             return
         self._opened = True
@@ -106,14 +113,14 @@ class Capture:
             if len(data) > self._room:
                 self.path_is_whole = False
                 self._file.write(_CUT)
-        except OSError:  # a full disk must not fail the command; what is shown names no file
+        except OSError:  # a full disk must not fail the command; the result then names no file
             self.close()
             self.path = None
         self._room -= len(data)
 
 
 class Deltas:
-    """Live output, joined so that a chatty command makes no flood of events."""
+    """Live output, joined so that many small writes become few events."""
 
     def __init__(self, emit: Callable[[str, Stream], None]) -> None:
         self._emit = emit
@@ -134,7 +141,7 @@ class Deltas:
             self._timer = self._loop.call_later(DELTA_S, self._flush)
 
     def close(self) -> None:
-        """Pass on the rest. A character that was never completed becomes a replacement."""
+        """Forward the rest. An incomplete character becomes a replacement character."""
         for stream, decoder in self._decoders.items():
             self._append(stream, decoder.decode(b"", final=True))
         self._flush()
@@ -160,7 +167,7 @@ def _decoder() -> codecs.IncrementalDecoder:
 
 
 def _whole_characters(front: bytes, back: bytes) -> tuple[bytes, bytes]:
-    """Two ends without the character that was cut in half at each."""
+    """Return two ends without a partial character at the cuts."""
     decoder = _decoder()
     decoder.decode(front)
     unfinished, _ = decoder.getstate()
@@ -172,3 +179,119 @@ def _whole_characters(front: bytes, back: bytes) -> tuple[bytes, bytes]:
 
 def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+_MOST_LEFT = 16
+"""Maximum pieces to read from a pipe at the cut, enough for a full pipe."""
+
+
+class OutputPipes:
+    def __init__(
+        self,
+        pipes: Mapping[int, Stream],
+        on_output: OnOutput,
+        on_end: Callable[[], None],
+        turns: Turns | None = None,
+    ) -> None:
+        """Take over the descriptors. `on_end` is called after the end of all pipes."""
+        self._pipes = dict(pipes)
+        self._on_output = on_output
+        self._on_end = on_end
+        self._turns = turns or fair_turns()
+        self._loop = asyncio.get_running_loop()
+        self._piece = PieceSize()
+        self._drain: asyncio.Future[None] | None = None
+        """Reading pauses until this future is done, because the reader has fallen behind."""
+        self._left: deque[tuple[Stream, bytes]] = deque()
+        """Content of the pipes at the cut."""
+        for pipe in self._pipes:
+            self._loop.add_reader(pipe, self._read, pipe)
+
+    def __len__(self) -> int:
+        """Number of open pipes and pending pieces."""
+        return len(self._pipes) + len(self._left)
+
+    def close(self) -> None:
+        """Close the pipes, and drop unread output."""
+        for pipe in list(self._pipes):
+            self._close(pipe)
+        self._left.clear()
+
+    def cut(self) -> None:
+        """Read the present content of the pipes and close them. `on_end` follows after it is
+        forwarded."""
+        for pipe, stream in list(self._pipes.items()):
+            for _ in range(_MOST_LEFT):
+                try:
+                    data = os.read(pipe, PieceSize.MOST)
+                except BlockingIOError:
+                    break
+                if not data:
+                    break
+                self._left.append((stream, data))
+            self._close(pipe)
+        self._turns.wait(self._hand_on_rest)
+
+    def _hand_on_rest(self) -> None:
+        if self._left:
+            stream, data = self._left.popleft()
+            size = self._piece.size
+            if len(data) > size:
+                self._left.appendleft((stream, data[size:]))
+            self._hand_on(stream, data[:size])
+        if self._left:
+            self._turns.wait(self._hand_on_rest)
+        else:
+            self._on_end()
+
+    def _read(self, pipe: int) -> None:
+        """Read once. A slow read makes the next one take its turn among other commands."""
+        if self._read_once(pipe):
+            self._loop.remove_reader(pipe)
+            self._turns.wait(partial(self._read_slice, pipe))
+
+    def _read_slice(self, pipe: int) -> None:
+        if pipe not in self._pipes or self._drain is not None:  # closed or paused since
+            return
+        if self._read_once(pipe):
+            self._turns.wait(partial(self._read_slice, pipe))
+        elif pipe in self._pipes and self._drain is None:
+            self._loop.add_reader(pipe, self._read, pipe)
+
+    def _read_once(self, pipe: int) -> bool:
+        """Read one piece. Returns whether it used up its time slice, and there may be more."""
+        try:
+            data = os.read(pipe, self._piece.size)
+        except BlockingIOError:
+            return False
+        if data:
+            return self._hand_on(self._pipes[pipe], data) and pipe in self._pipes
+        self._close(pipe)
+        if not self._pipes:
+            self._on_end()
+        return False
+
+    def _hand_on(self, stream: Stream, data: bytes) -> bool:
+        """Forward a piece. Returns whether that was slow, and adjusts the size of the next one."""
+        began = self._turns.now()
+        drain = self._on_output(stream, data)
+        if drain is not None and not drain.done():
+            self._pause(drain)
+        return self._piece.learn(len(data), self._turns.now() - began)
+
+    def _pause(self, drain: asyncio.Future[None]) -> None:
+        self._drain = drain
+        for pipe in self._pipes:
+            self._loop.remove_reader(pipe)
+        drain.add_done_callback(self._resume)
+
+    def _resume(self, drain: asyncio.Future[None]) -> None:
+        if drain is self._drain:
+            self._drain = None
+            for pipe in self._pipes:
+                self._loop.add_reader(pipe, self._read, pipe)
+
+    def _close(self, pipe: int) -> None:
+        self._loop.remove_reader(pipe)
+        os.close(pipe)
+        del self._pipes[pipe]

@@ -1,58 +1,84 @@
-"""A keeper's work while its command runs: from the first process to the end of the last one.
+"""The keeper's watch over a running command, until its last process ends.
 
     running --leader ends--> draining --0.2 s--> ending: SIGTERM, grace, SIGKILL --> gone
        |                                           |
-       +---- told to end, or nobody listens, ------+
+       +---- end requested, no listener, ----------+
              or above a limit (`meters`)
 
-Where there are control groups, the last blow falls on all of a group at once. In a namespace
-that is so anyway.
+A single kill ends all processes in a control group or a namespace. Keeper and runtime exchange a
+few numbers for each command.
 
 The broker imports this: no msgspec.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import signal
 import socket
+import struct
 import time
 
 from callgate.sandbox import meters
-from callgate.sandbox.proc_tree import (
-    descendants,
-    everyone_else,
-    process_group,
-    signal_to,
-)
-from callgate.sandbox.processes.keeper_messages import (
-    ARM,
-    END,
-    EXITED,
-    LONGEST_MESSAGE,
-    NOT_CREATED,
-    TRIED,
-    tell,
-)
+from callgate.sandbox.meters import descendants, everyone_else, process_group, signal_to
+from callgate.sandbox.processes import signals
+from callgate.sandbox.processes.connects import CONNECTED, REPLY, Connects
+from callgate.sandbox.processes.performing import PathCalls
+from callgate.sandbox.processes.supervisor import Supervisor
+from callgate.sandbox.processes.write_attempts import WriteAttempts
 
-TYPE_CHECKING = False  # without `typing`, which is slow to load
+TYPE_CHECKING = False
+
 if TYPE_CHECKING:
+    from callgate.core.local.preimages import Recorder
     from callgate.sandbox.backends.cgroups import Group
-    from callgate.sandbox.processes.write_attempts import WriteAttempts
+    from callgate.sandbox.orders import Listener
+    from callgate.sandbox.processes.supervisor import Answer, Call, Handler
+
+
+STARTED, REFUSED, EXITED, ENDED, TRIED, NOT_CREATED = 1, 2, 3, 4, 5, 6
+MESSAGE = struct.Struct("<B3i2dq")
+"""Kind, three numbers, then for the leader: seconds of user and system time, peak memory in KiB.
+
+STARTED: -, and with it the listener of a proxy, if there is one; REFUSED: step, error number;
+EXITED: wait status; ENDED: ended, survivors, and the limit that ended it (`meters`). TRIED and
+NOT_CREATED are other messages: the kind, and the path that the command tried to write or to
+create. WANTS has a different form (`connects`)."""
+LONGEST_MESSAGE = 1 + 4096
+ARM = b"w"
+"""Order to report the next write attempt (`write_attempts`)."""
+END = struct.Struct("<d")
+"""Order to end, with the seconds between SIGTERM and SIGKILL. The shortest time counts."""
+
+
+def tell(
+    control: socket.socket,
+    kind: int,
+    *numbers: int,
+    usage: tuple[float, float, int] = (0.0, 0.0, 0),
+) -> None:
+    """Send a message to the runtime, if it still reads."""
+    first, second, third = (*numbers, 0, 0, 0)[:3]
+    try:
+        control.send(MESSAGE.pack(kind, first, second, third, *usage))
+    except OSError:
+        pass  # the runtime has closed the socket; the work continues
+
 
 DRAIN_S = 0.2
 LEFTOVER_GRACE_S = 1.0
 KILL_PATIENCE_S = 2.0
 FREEING_PATIENCE_S = 60.0
-"""A process that has much memory takes long to give it back."""
+"""Longer, because a process with much memory takes time to free it."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.1
 _KILL_PAUSE_S = 0.005
 _CHASE = 50
 
 
 class Watch:
-    """From the leader's start to the end of the last process that belongs to it."""
+    """The watch from the leader's start to the end of its last descendant."""
 
     def __init__(
         self,
@@ -65,29 +91,86 @@ class Watch:
         meter: meters.Meter | None = None,
     ) -> None:
         self.limit = meters.NONE
-        """What the command was ended for, if it took too much."""
-        self.attempts: WriteAttempts | None = None
+        """The limit that ended the command, if it exceeded one."""
+        self._supervisor: Supervisor | None = None
+        self._attempts: WriteAttempts | None = None
+        self._connects: Connects | None = None
         self._meter = meter
         self._control = control
         self._wake = wake
         self._leader = leader
         self._alone = alone
-        """We are process 1 of a namespace: everyone else in it belongs to the command."""
+        """Whether we are process 1 of a namespace with only the command's processes."""
         self._group = group
-        """The command is in it, and we are not."""
+        """The command's group, without the keeper."""
         self._exited = False
         self._ending = False
         self._deadline = 0.0
         self._signalled: set[int] = set()
         self._survivors = 0
 
+    def supervise(
+        self, listener: int, order: Listener, recorder: Recorder, serves: bool
+    ) -> Supervisor:
+        """Answer the calls that the command's filter stops from now on. `serves`: in this thread;
+        otherwise the caller serves the supervisor in another one."""
+        attempts = self._attempts = WriteAttempts(order, self._tell_attempt, self._tell_refusal)
+        handlers: dict[int, Handler] = {**attempts.handlers()}
+        performer = None
+        if "performed" in order:
+            performer = PathCalls(
+                order["performed"], attempts.creations, self._tell_refusal, recorder
+            )
+            handlers = performer.handlers()
+            recorder.begin()
+            if order["watched"]:
+                handlers = self._observed(handlers)
+            if order["performed"]["signals"]:
+                handlers |= signals.handlers()
+        connects = None
+        if order.get("connects"):
+            isolated = order.get("isolated", True)
+            connects = self._connects = Connects(self._send, isolated=isolated)
+            handlers |= connects.handlers()
+        supervisor = Supervisor(listener, handlers)
+        if connects is not None:
+            connects.supervisor = supervisor
+        if performer is not None:
+            performer.supervisor = supervisor
+        if serves:
+            self._supervisor = supervisor
+        return supervisor
+
+    def _observed(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
+        """Return the handlers with a report of the write attempt before each call."""
+        attempts = self._attempts
+        assert attempts is not None
+
+        def observe(call: Call, handler: Handler) -> Answer | None:
+            while self._is_arming():
+                time.sleep(0.0)
+            attempts.observe(call)
+            return handler(call)
+
+        return {
+            number: functools.partial(observe, handler=each) for number, each in handlers.items()
+        }
+
+    def _is_arming(self) -> bool:
+        """Whether an order to report is waiting in the socket."""
+        try:
+            return self._control.recv(len(ARM), socket.MSG_PEEK | socket.MSG_DONTWAIT) == ARM
+        except OSError:
+            return False
+
     def run(self) -> tuple[int, int]:
-        """How many beside the leader were ended, and how many could not be."""
+        """Watch until the end. Returns the number of ended processes besides the leader, and of
+        survivors."""
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
-        if self.attempts is not None:
-            poll.register(self.attempts.listener, select.POLLIN)
+        if self._supervisor is not None:
+            poll.register(self._supervisor.listener, select.POLLIN)
         pause = None
         while (pause := self._proceed(pause)) is not None:
             ready = self._wait(poll, pause)
@@ -99,25 +182,27 @@ class Watch:
         return len(self._signalled - {self._leader}), self._survivors
 
     def _wait(self, poll: select.poll, pause: float) -> dict[int, int]:
-        """What is ready, after `pause` at most. Calls of a command that is watched are answered
-        meanwhile, but not before what we are told: it was told before they were made."""
+        """Wait at most `pause` seconds, and return the ready descriptors. Answer the command's
+        calls during the wait, but after earlier messages of the runtime."""
         until = None if pause < 0 else time.monotonic() + pause
         while True:
             left = None if until is None else max(until - time.monotonic(), 0.0)
             ready = dict(poll.poll(None if left is None else left * 1000))
-            attempts = self.attempts
-            if attempts is None or ready.keys() != {attempts.listener}:
+            supervisor = self._supervisor
+            if supervisor is None or ready.keys() != {supervisor.listener}:
                 return ready
-            # One look at several descriptors is not one moment: what came to the first of them
-            # while the last was looked at is seen by another.
+            # One poll of several descriptors is not atomic: a message may arrive at the first one
+            # while the last is polled. A second poll sees it.
             ready = dict(poll.poll(0))
-            if ready.keys() != {attempts.listener}:
+            if ready.keys() != {supervisor.listener}:
                 return ready
-            is_asked = bool(ready[attempts.listener] & select.POLLIN)
-            if not is_asked or not attempts.serve(self._tell_attempt, self._tell_refusal):
-                poll.unregister(attempts.listener)
-                os.close(attempts.listener)
-                self.attempts = None
+            is_asked = bool(ready[supervisor.listener] & select.POLLIN)
+            if not is_asked or not supervisor.serve():
+                poll.unregister(supervisor.listener)
+                supervisor.close()
+                self._supervisor = None
+                if self._connects is not None:
+                    self._connects.supervisor = None
             if left == 0.0:
                 return {}
 
@@ -128,13 +213,17 @@ class Watch:
         self._tell_path(NOT_CREATED, path)
 
     def _tell_path(self, kind: int, path: bytes) -> None:
+        self._send(bytes([kind]) + path[: LONGEST_MESSAGE - 1])
+
+    def _send(self, message: bytes) -> bool:
         try:
-            self._control.send(bytes([kind]) + path[: LONGEST_MESSAGE - 1], socket.MSG_DONTWAIT)
+            self._control.send(message, socket.MSG_DONTWAIT)
         except OSError:
-            pass  # nobody listens
+            return False  # the runtime has closed the socket
+        return True
 
     def _proceed(self, pause: float | None) -> float | None:
-        """Do what is due. How long to wait then: -1 until something happens, None: all over."""
+        """Do the next step. Returns the seconds to wait; -1: until an event, None: finished."""
         if not self._reap():
             return None
         now = time.monotonic()
@@ -155,7 +244,7 @@ class Watch:
         return None
 
     def _measure(self) -> float:
-        """End the command if it takes too much. How long to wait until the next look."""
+        """End the command if it exceeds a limit. Returns the seconds until the next measurement."""
         if self._meter is None:
             return -1.0
         if self._meter.pause:
@@ -170,14 +259,18 @@ class Watch:
         return everyone_else() if self._alone else descendants(os.getpid())
 
     def _listen(self) -> bool:
-        """Take an order to end. False if nobody will ever send one again."""
+        """Handle a message of the runtime. Returns False after the end of its socket."""
         try:
-            message = self._control.recv(END.size)
+            message, descriptors, _, _ = socket.recv_fds(self._control, REPLY.size, 1)
         except OSError:
-            message = b""
+            message, descriptors = b"", []
+        if message[:1] == CONNECTED and len(message) == REPLY.size:
+            if self._connects is not None:
+                self._connects.finish(message, descriptors)
+            return True
         if message == ARM:
-            if self.attempts is not None:
-                self.attempts.armed = True
+            if self._attempts is not None:
+                self._attempts.armed = True
             return True
         grace = END.unpack(message)[0] if len(message) == END.size else LEFTOVER_GRACE_S
         if self._ending:
@@ -187,26 +280,26 @@ class Watch:
         return bool(message)
 
     def _end(self, grace: float) -> None:
-        """Ask everyone once. Many programs take a second SIGTERM as "do not clean up"."""
+        """Send SIGTERM to each process once. Many take a second one as "skip the cleanup"."""
         self._ending = True
         self._deadline = time.monotonic() + grace
         members = self._members()
         self._signalled |= members
         for member in members:
             signal_to(member, signal.SIGTERM)
-            signal_to(member, signal.SIGCONT)  # what was suspended can clean up too
+            signal_to(member, signal.SIGCONT)  # suspended processes can clean up, too
 
     def _strike(self, members: set[int]) -> None:
         if self._alone:
             self._signalled |= members
-            signal_to(-1, signal.SIGKILL)  # nothing in a namespace outruns this
+            signal_to(-1, signal.SIGKILL)  # no process of a namespace can escape this
             return
         if self._group is not None:
             self._group.kill()
         for _ in range(_CHASE):
             self._signalled |= members
             for member in members:
-                # A process may have forked and gone; what it left is still in its group.
+                # A process may have forked and ended; its children are still in its group.
                 group = process_group(member)
                 if group > 1 and group != os.getpgrp():
                     signal_to(-group, signal.SIGKILL)
@@ -216,10 +309,10 @@ class Watch:
                 return
 
     def _reap(self) -> bool:
-        """Bury the dead. False if nobody is left: and that is certain.
+        """Reap dead children. Returns False if no process remains, which is then certain.
 
-        A list of processes is old when it has been read. But no descendant is ever without
-        parents who lead up to us, so where we have no child there is none.
+        A list of processes is outdated after it was read. But every descendant has parents up to
+        this process, so a process without children has no descendants.
         """
         while True:
             try:

@@ -1,54 +1,48 @@
-"""Calls of a command that could change a file, seen by its keeper before the kernel performs them.
+"""Calls of a command that could change a file: the keeper checks them before the kernel runs them.
 
     command --open for writing--> kernel --notification--> keeper: below a watched path? report it
                                     ^                         |    a protected name? refuse it
-                                    +----- go on as usual ----+
+                                    +----- continue ----------+
 
-A filter (`program`) stops those calls until the keeper has answered. There are two reasons:
+The `supervisor` stops those calls (`traps`) until the keeper has answered. There are two reasons:
 
-- Attempts to write where a process may not are reported, although they fail: what refuses them is
-  the rest of the jail. A process that changes its memory while the keeper reads it hides an
-  attempt that fails all the same.
-- A name that some program executes later is not created (`creations`). Here the same race lets
-  an attacker create one, so the workspace is searched after the run, too.
+- Write attempts at read-only paths are reported, although they fail: the rest of the jail refuses
+  them. A process that changes its memory during the check hides an attempt, which still fails.
+- Names that a program executes later are not created (`creations`). The same race lets an
+  attacker create one, so the workspace is also searched after the run.
 
-Not reported is what would change nothing (a directory that is there already), and what programs
-write along the way and can do without: caches, git's refreshed index, a database that is opened
-for writing to be read. The broker imports this: no msgspec.
+A call that would change nothing (a mkdir of an existing directory) is not reported. The same
+applies to optional writes of programs: caches, git's refreshed index, a database that is opened for
+writing but only read. The broker imports this: no msgspec.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-import struct
 
 from callgate.sandbox import kernel
 from callgate.sandbox.backends import seccomp
-from callgate.sandbox.processes import process_paths
+from callgate.sandbox.processes import creations
 from callgate.sandbox.processes.creations import LINK, NODE, OPEN, RENAME, SYMLINK, Creations
+from callgate.sandbox.processes.supervisor import CONTINUE, failure, result
 
 TYPE_CHECKING = False  # without `typing`, which is slow to load
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from callgate.sandbox.orders import Listener
+    from callgate.sandbox.processes.supervisor import Answer, Call, Handler
 
-_NOTIFICATION = struct.Struct("=QIIiIQ6Q")
-"""Id, process, flags, number of the call, architecture, address, arguments."""
-_ANSWER = struct.Struct("=QqiI")
-_RECEIVE, _SEND = 0xC0502100, 0xC0182101
-_CONTINUE = 1
 _AT_CWD = -100
 _MOST_LINKS = 8
 
 _PRESENT, _ABSENT, _EITHER = "present", "absent", "either"
-"""Whether a call changes something only if the path is there, if it is not, or in either case."""
+"""Whether a call changes something only if the path exists, only if it is missing, or always."""
 
 _Operand = tuple[int | None, int | None, str, bool]
-"""Arguments with the directory (None: the working directory) and the path (None: the descriptor
-itself), when it counts, and whether a link at its end is followed."""
+"""Positions of the directory (None: the working directory) and the path (None: the descriptor
+itself), the condition, and whether the call follows a link at its end."""
 
 
 _BY_PATH = ("chmod", "chown", "utime", "utimes", "setxattr", "removexattr")
@@ -97,7 +91,7 @@ _CREATES: dict[str, tuple[str, int | None, int]] = {
     "renameat": (RENAME, 2, 3),
     "renameat2": (RENAME, 2, 3),
 }
-"""The kind of a call that creates a name, and the arguments with its directory and its path."""
+"""The kind of a call that creates a name, and the positions of its directory and its path."""
 _SOURCES: dict[str, tuple[int | None, int]] = {
     "link": (None, 0),
     "linkat": (0, 1),
@@ -106,112 +100,93 @@ _SOURCES: dict[str, tuple[int | None, int]] = {
     "renameat2": (0, 1),
 }
 _EXCHANGE = 2
-_EPERM = 1
 _MOST_REFUSALS = 1_000
-"""Names whose refusal is reported. Nothing was created, so nobody needs a complete list."""
+"""Maximum refused names in a report. It need not be complete, because none was created."""
 
 
-def program(machine: str, *, watches: bool, has_names: bool) -> bytes:
-    """A filter that stops those calls, and opens only if they are for writing."""
-    numbers = kernel.NUMBERS[machine]
-    always = {name for name in _OPERANDS if watches or name in _CREATES} - {*_FLAGS}
-    flagged = {name: (at, _MAY_CHANGE) for name, at in _FLAGS.items()}
+def traps(*, watches: bool, has_names: bool) -> seccomp.Traps:
+    """Return the calls to stop; opens only if they are for writing."""
+    found: seccomp.Traps = {name: None for name in _OPERANDS if watches or name in _CREATES}
+    found |= {name: (at, _MAY_CHANGE) for name, at in _FLAGS.items()}
     if has_names and not watches:
-        flagged |= {name: (at, seccomp.SET_GID) for name, at in seccomp.CHMODS.items()}
-    return seccomp.notifying(
-        machine,
-        always=[numbers[name] for name in always if name in numbers],
-        flagged={numbers[name]: at for name, at in flagged.items() if name in numbers},
-    )
+        found |= {name: (at, seccomp.SET_GID) for name, at in seccomp.CHMODS.items()}
+    return found
 
 
 class WriteAttempts:
-    """The keeper's end of the filter of one command."""
+    """The entries of the supervisor's table for one command."""
 
-    def __init__(self, listener: int, order: Listener) -> None:
-        self.listener = listener
+    def __init__(
+        self,
+        order: Listener,
+        report: Callable[[bytes], None],
+        report_refusal: Callable[[bytes], None],
+    ) -> None:
         self.armed = False
-        """Whether the next attempt is reported; reporting one disarms it."""
+        """Whether to report the next attempt; a report disarms it."""
+        self._report = report
+        self._report_refusal = report_refusal
         self._roots = tuple(order["watched"])
         names = order["names"]
-        self._creations = None if names is None else Creations(names, order["writable"])
+        self.creations = None if names is None else Creations(names, order["writable"])
         self._refusals: set[bytes] = set()
         numbers = kernel.NUMBERS[kernel.machine()]
         self._names = {numbers[name]: name for name in _OPERANDS if name in numbers}
 
-    def serve(
-        self, report: Callable[[bytes], None], report_refusal: Callable[[bytes], None]
-    ) -> bool:
-        """Answer one call. False if there will never be another."""
-        received = bytearray(_NOTIFICATION.size)
+    def handlers(self) -> dict[int, Handler]:
+        return dict.fromkeys(self._names, self._handle)
+
+    def observe(self, call: Call) -> None:
+        """Report the call if it is the next attempt to write to a watched path."""
+        if not self.armed or not self._roots or call.number not in self._names:
+            return
         try:
-            fcntl.ioctl(self.listener, _RECEIVE, received)
-        except OSError as error:
-            return error.errno in (2, 4)  # ENOENT: it was ended meanwhile; EINTR
-        id, pid, _, number, _, _, *arguments = _NOTIFICATION.unpack(received)
-        name = self._names[number]
-        try:
-            path = self._attempt(pid, name, arguments) if self.armed and self._roots else None
+            path = self._attempt(call, self._names[call.number])
         except (OSError, LookupError, ValueError, OverflowError):
-            path = None  # nothing that is there, or nobody who is
+            return  # the path is missing, or the process has ended
         if path is not None:
             self.armed = False
-            report(path)
-        answer = (0, 0, _CONTINUE)
-        if self._creations is not None:
-            try:
-                answer = self._decide(self._creations, pid, name, arguments, report_refusal)
-            except OSError as error:
-                answer = (0, -(error.errno or _EPERM), 0)  # as the call itself would fail
-            except (LookupError, ValueError, OverflowError):
-                answer = (0, -_EPERM, 0)
-        try:
-            fcntl.ioctl(self.listener, _SEND, _ANSWER.pack(id, *answer))
-        except OSError:
-            pass  # it was ended meanwhile
-        return True
+            self._report(path)
 
-    def _decide(
-        self,
-        creations: Creations,
-        pid: int,
-        name: str,
-        arguments: list[int],
-        report: Callable[[bytes], None],
-    ) -> tuple[int, int, int]:
-        """Value, error and flags of the answer."""
+    def _handle(self, call: Call) -> Answer:
+        self.observe(call)
+        if self.creations is None:
+            return CONTINUE
+        return self._decide(self.creations, call, self._names[call.number])
+
+    def _decide(self, creations: Creations, call: Call, name: str) -> Answer:
         if name in seccomp.CHMODS:
-            mode = arguments[seccomp.CHMODS[name]] & 0xFFFF
+            mode = call.arguments[seccomp.CHMODS[name]] & 0xFFFF
             if not mode & seccomp.SET_GID:
-                return 0, 0, _CONTINUE
+                return CONTINUE
             directory, at, _, _ = _OPERANDS[name][0]
-            return _change_mode(_operand(pid, directory, at, arguments, follow=True), mode & 0o7777)
+            return _change_mode(_operand(call, directory, at, follow=True), mode & 0o7777)
         if name not in _CREATES:
-            return 0, 0, _CONTINUE
+            return CONTINUE
         kind, directory, at = _CREATES[name]
-        target = _new_name(pid, name, directory, at, arguments)
+        target = _new_name(call, name, directory, at)
         source = None
         if name in _SOURCES:
-            source = _operand(pid, *_SOURCES[name], arguments, follow=False)
-        refused = creations.refuses(target, kind, source, pid)
-        if name == "renameat2" and arguments[4] & _EXCHANGE and source is not None:
-            refused = refused or creations.refuses(source, kind, target, pid)
+            source = _operand(call, *_SOURCES[name], follow=False)
+        refused = creations.refuses(target, kind, source, call.pid)
+        if name == "renameat2" and call.arguments[4] & _EXCHANGE and source is not None:
+            refused = refused or creations.refuses(source, kind, target, call.pid)
         if not refused:
-            return 0, 0, _CONTINUE
+            return CONTINUE
         if target not in self._refusals and len(self._refusals) < _MOST_REFUSALS:
             self._refusals.add(target)
-            report(target)
-        return 0, -_EPERM, 0
+            self._report_refusal(target)
+        return failure(errno.EPERM)
 
-    def _attempt(self, pid: int, name: str, arguments: list[int]) -> bytes | None:
-        """The watched path that a call would change."""
-        flags = _open_flags(name, arguments)
+    def _attempt(self, call: Call, name: str) -> bytes | None:
+        """Return the watched path that a call would change."""
+        flags = _open_flags(name, call.arguments)
         if flags is not None and not flags & _MAY_CHANGE:
             return None
         for directory, at, when, follow in _OPERANDS[name]:
-            text = _text(pid, directory, at, arguments)
+            text = _text(call, directory, at)
             follow = follow and not (flags or 0) & os.O_NOFOLLOW
-            path, is_there = _locate(text, b"/proc/%d/root" % pid, follow=follow)
+            path, is_there = _locate(text, b"/proc/%d/root" % call.pid, follow=follow)
             root = next((each for each in self._roots if _is_below(path, each)), None)
             if root is None or when == (_ABSENT if is_there else _PRESENT):
                 continue
@@ -222,40 +197,37 @@ class WriteAttempts:
         return None
 
 
-def _new_name(pid: int, name: str, directory: int | None, at: int, arguments: list[int]) -> bytes:
-    """Where a call would create a name. An open follows links, also to a name that is missing."""
-    flags = _open_flags(name, arguments) or 0
+def _new_name(call: Call, name: str, directory: int | None, at: int) -> bytes:
+    """Return the name that a call would create. An open follows links, even to a missing name."""
+    flags = _open_flags(name, call.arguments) or 0
     exclusive = flags & os.O_EXCL and flags & os.O_CREAT
     follow = _CREATES[name][0] == OPEN and not flags & os.O_NOFOLLOW and not exclusive
-    return _operand(pid, directory, at, arguments, follow=follow)
+    return _operand(call, directory, at, follow=follow)
 
 
-def _operand(
-    pid: int, directory: int | None, at: int | None, arguments: list[int], *, follow: bool
-) -> bytes:
-    base, raw = process_paths.operand(
-        pid,
-        None if directory is None else arguments[directory],
-        None if at is None else arguments[at],
+def _operand(call: Call, directory: int | None, at: int | None, *, follow: bool) -> bytes:
+    base, raw = creations.operand(
+        call,
+        None if directory is None else call.arguments[directory],
+        None if at is None else call.arguments[at],
     )
-    return process_paths.location(pid, base, raw, follow=follow)
+    return creations.location(call.pid, base, raw, follow=follow)
 
 
-def _change_mode(path: bytes, mode: int) -> tuple[int, int, int]:
-    """Set the mode of a directory of our user. We change what we looked at, so no race makes it a
-    file."""
+def _change_mode(path: bytes, mode: int) -> Answer:
+    """Set the mode of a directory of our user, on the checked descriptor, so that no race can
+    replace it with a file."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY)
     except OSError as error:
-        not_one = error.errno == errno.ENOTDIR
-        return 0, -(_EPERM if not_one else error.errno or _EPERM), 0
+        return failure(errno.EPERM if error.errno == errno.ENOTDIR else error.errno)
     try:
         if os.fstat(descriptor).st_uid != os.geteuid():
-            return 0, -_EPERM, 0
+            return failure(errno.EPERM)
         os.chmod(b"/proc/self/fd/%d" % descriptor, mode)
-        return 0, 0, 0
+        return result()
     except OSError as error:
-        return 0, -(error.errno or _EPERM), 0
+        return failure(error.errno)
     finally:
         os.close(descriptor)
 
@@ -265,7 +237,7 @@ def _is_below(path: bytes, root: bytes) -> bool:
 
 
 def _opens_to_change(path: bytes, flags: int) -> bool:
-    """Of a file that is there: O_CREAT alone does nothing, nor does O_EXCL."""
+    """Whether an open of an existing file changes it: O_CREAT and O_EXCL alone do not."""
     if flags & os.O_EXCL and flags & os.O_CREAT:
         return False
     if flags & os.O_TRUNC or flags & os.O_ACCMODE == os.O_WRONLY:
@@ -274,7 +246,7 @@ def _opens_to_change(path: bytes, flags: int) -> bool:
 
 
 def _is_database(path: bytes) -> bool:
-    """SQLite opens its files for writing, and for reading if it may not."""
+    """Whether a file is an SQLite database, which is opened for writing if possible."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -288,7 +260,7 @@ def _is_database(path: bytes) -> bool:
 
 
 def _is_by_the_way(inside: bytes, path: bytes) -> bool:
-    """What programs write beside their work, and do without where they cannot."""
+    """Whether a write is optional for programs, such as a cache."""
     names = inside.split(b"/")
     if any(map(_is_cache, names)):
         return True
@@ -303,31 +275,31 @@ def _is_cache(name: bytes) -> bool:
 
 
 def _open_flags(name: str, arguments: list[int]) -> int | None:
-    """None: it is no open."""
+    """Return the flags of an open; None for other calls."""
     if name == "creat":
         return os.O_CREAT | os.O_WRONLY | os.O_TRUNC
     return arguments[_FLAGS[name]] if name in _FLAGS else None
 
 
-def _text(pid: int, directory: int | None, at: int | None, arguments: list[int]) -> bytes:
-    """The path that a call names, as we can open it: from where the process sees it."""
+def _text(call: Call, directory: int | None, at: int | None) -> bytes:
+    """Return a call's path as a path for us, from the view of the process."""
     raw = b""
-    if at is not None and arguments[at]:
-        raw = process_paths.memory(pid, arguments[at]).partition(b"\0")[0]
-    process = b"/proc/%d/" % pid
+    if at is not None and call.arguments[at]:
+        raw = call.text(call.arguments[at])
+    process = b"/proc/%d/" % call.pid
     if raw.startswith(b"/"):
         for prefix in (b"/proc/self/", b"/proc/thread-self/"):
             if raw.startswith(prefix):
                 return process + raw[len(prefix) :]
         return process + b"root" + raw
-    number = _AT_CWD if directory is None else arguments[directory] & 0xFFFFFFFF
+    number = _AT_CWD if directory is None else call.arguments[directory] & 0xFFFFFFFF
     is_cwd = number in (_AT_CWD, _AT_CWD & 0xFFFFFFFF)
     base = process + (b"cwd" if is_cwd else b"fd/%d" % number)
     return base + b"/" + raw if raw else base
 
 
 def _locate(text: bytes, top: bytes, *, follow: bool) -> tuple[bytes, bool]:
-    """Where a path leads, by the kernel's own rules, and whether something is there."""
+    """Resolve a path by the kernel's own rules. Returns it, and whether it exists."""
     for _ in range(_MOST_LINKS):
         try:
             return _opened(text, 0 if follow else os.O_NOFOLLOW), True

@@ -1,17 +1,16 @@
-"""The runtime's end of a zygote: hosts in Python without the start of a Python.
+"""The runtime's end of a zygote: Python hosts without the start time of Python.
 
     runtime ==lifeline==> zygote --fork--> broker --fork--> keeper --fork--> host
        +=======================lifeline=====+
 
-A zygote (`callgate.host.zygote`) has imported what a host needs. For each host it forks a
-broker, which has a lifeline of its own and is told by it, like any broker, what to put around
-what. So a host from here has the same keeper, the same jail and the same end as one that is
-started cold. The zygote itself is told nothing: it has nothing of one host to pass to another.
-Only what a fork cannot draw anew is the same in all of them: Python's seed for hashes, and where
-in memory things lie.
+A zygote (`callgate.host.zygote`) has imported the modules of a host. For each host it forks a
+broker, which has a separate lifeline and receives the order, as any broker does. The host
+has the same keeper, jail and end as one after a cold start. The zygote itself receives no data, so
+it cannot leak any between hosts. The hosts share only what a fork cannot renew: Python's hash seed,
+and memory addresses.
 
-What cannot be had this way is started cold: where another program has to build the jail, and
-where the zygote does not work. A host from here is in no control group: its keeper measures it.
+A host gets a cold start if another program has to build its jail, or if the zygote fails. A host
+from a zygote is in no control group: its keeper measures it.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from collections.abc import Mapping
 
 from callgate.core.commands import OnOutput
 from callgate.core.version import PACKAGE_DIRECTORY
-from callgate.sandbox.allowed_hosts import AllowedHost
-from callgate.sandbox.launch import Command
+from callgate.sandbox.host_approvals import HostApprovals
 from callgate.sandbox.orders import Order
-from callgate.sandbox.plans import Plan
+from callgate.sandbox.plans import Command, Plan
 from callgate.sandbox.processes import ordering
 from callgate.sandbox.processes.broker_client import (
     BrokeredProcess,
     BrokerLauncher,
     BrokerProcess,
     RestrictionFailed,
+    approvals_of,
 )
 
 BOOT = (
@@ -45,13 +44,13 @@ BOOT = (
     "spec.loader.exec_module(package); "
     "from callgate.host import zygote; sys.path[:] = own; zygote.serve(int(sys.argv[1]))"
 )
-"""With the modules that we have, but without our path in what every host finds as its own.
+"""Loads our modules, but without our path among the modules of a host.
 
-Our path may name a workspace, in which commands leave files, and nothing is around a zygote:
-so the package is the one that runs here, and what Python brings itself comes before the rest."""
+Our path may name a workspace, in which commands leave files, and a zygote is not sandboxed. The
+package is therefore loaded from its own file, and Python's own modules come first."""
 _PACKAGE = os.path.join(PACKAGE_DIRECTORY, "__init__.py")
 PATIENCE_S = 10.0
-"""How long a host may take to be forked, the first one with all that has to be imported."""
+"""Time limit of a fork, which includes all imports for the first one."""
 MOST = 4
 MOST_FAILURES = 3
 
@@ -60,8 +59,8 @@ _ALL_AT_START = ("PYTHON", "LC_", "LD_", "MALLOC_")
 
 
 def read_at_start(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a Python reads before it runs anything, so that a fork comes too late
-    for them; without those for its path, which can be had later."""
+    """Return the variables that Python reads at its start, so that a fork cannot apply them. The
+    variable for its path is not one, because it can be applied later."""
     return {
         name: value
         for name, value in environ.items()
@@ -70,17 +69,17 @@ def read_at_start(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class Zygotes:
-    """Those of one runtime: one for each environment in which a Python may have to start."""
+    """The zygotes of one runtime: one for each initial environment."""
 
     def __init__(self, python: str = sys.executable) -> None:
         self._python = python
         self._all: dict[tuple[tuple[str, str], ...], Zygote] = {}
 
     def prepare(self, environ: Mapping[str, str]) -> None:
-        """From now on have one for hosts in such an environment.
+        """Start a zygote for hosts with such an environment.
 
-        Nothing is around a zygote, so it starts with no variable that we have not started with:
-        with some of them another's code could get into it.
+        A zygote is not sandboxed, so it may only have variables that callgate itself has. Others
+        could load foreign code into it.
         """
         key = _key(environ)
         ours = all(os.environ.get(name) == value for name, value in key)
@@ -89,8 +88,8 @@ class Zygotes:
             zygote.prepare()
 
     def suiting(self, command: Command) -> Zygote | None:
-        """The one that a command can come from: it may, and would read at its start what that
-        one has read."""
+        """Return the zygote for a command; None if it needs a cold start. The environments must
+        agree in the variables that Python reads at its start."""
         found = None if command.warm is None else self._all.get(_key(command.env))
         return found if found is not None and found.works else None
 
@@ -104,10 +103,10 @@ def _key(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 class Zygote(BrokerProcess):
-    """Started by `prepare` or when first needed, replaced if it is gone, closed with us."""
+    """Started by `prepare` or on first use, replaced if it is gone, closed with us."""
 
     def __init__(self, environ: dict[str, str], python: str = sys.executable) -> None:
-        """`environ` is all that it has: what it has, every host from it could read."""
+        """`environ` is its whole environment, which every host from it can read."""
         super().__init__(python)
         self._environ = environ
         self._brokers: set[BrokerProcess] = set()
@@ -118,7 +117,7 @@ class Zygote(BrokerProcess):
         return self._failures < MOST_FAILURES
 
     def prepare(self) -> None:
-        """Start it, if that can be done, so that it is warm when it is first needed."""
+        """Start it if possible, so that it is warm at its first use."""
         if self._lifeline is None:
             with contextlib.suppress(OSError):
                 self._connect()
@@ -133,7 +132,7 @@ class Zygote(BrokerProcess):
         order: Order,
         on_output: OnOutput,
         stdin: int | None = None,
-        hosts: tuple[AllowedHost, ...] = (),
+        approvals: HostApprovals | None = None,
         most_output: int | None = None,
         lease: int | None = None,
     ) -> BrokeredProcess:
@@ -142,7 +141,9 @@ class Zygote(BrokerProcess):
             broker = await self._fork()
             try:
                 async with asyncio.timeout(PATIENCE_S):
-                    process = await broker.start(order, on_output, stdin, hosts, most_output, lease)
+                    process = await broker.start(
+                        order, on_output, stdin, approvals, most_output, lease
+                    )
             except BaseException:
                 self._forget(broker)
                 raise
@@ -182,12 +183,12 @@ class Zygote(BrokerProcess):
 
     def _drop(self) -> None:
         if self._process is not None:
-            self._process.kill()  # it may still be importing, and has nothing to lose
+            self._process.kill()  # it may still be importing, and has no state to lose
         super()._drop()
 
 
 class _Forked(BrokerProcess):
-    """A broker that a zygote forked; it cannot be had again."""
+    """A broker that a zygote forked; it cannot be restarted."""
 
     def __init__(self, lifeline: socket.socket) -> None:
         super().__init__()
@@ -198,14 +199,14 @@ class _Forked(BrokerProcess):
 
 
 def _is_gone(error: OSError) -> bool:
-    """Whether there was no broker to take an order, or none that had a keeper for it."""
+    """Whether the broker, or its keeper, was gone before the order."""
     if isinstance(error, RestrictionFailed):
         return error.step == "keeper"
     return isinstance(error, ConnectionError | TimeoutError)
 
 
 class WarmLauncher(BrokerLauncher):
-    """Starts hosts in Python from a zygote, where that makes no difference but in time."""
+    """Starts Python hosts from a zygote, if only their start time differs."""
 
     def __init__(
         self,
@@ -227,15 +228,17 @@ class WarmLauncher(BrokerLauncher):
             [os.fsencode(each) for each in command.warm.arguments],
             [os.fsencode(each) for each in command.warm.path],
         )
-        hosts = () if self._plan is None else self._plan.jail.hosts
+        approvals = approvals_of(command, self._plan)
         try:
             output = ordering.most_output(command, self._plan)
-            return await zygote.start(order, on_output, command.stdin, hosts, output, command.lease)
+            return await zygote.start(
+                order, on_output, command.stdin, approvals, output, command.lease
+            )
         except OSError as error:
             if not _is_gone(error):
                 raise
         return await super().start(command, on_output)
 
     def _is_built_here(self) -> bool:
-        """Whether what is around the command is made by its keeper alone."""
+        """Whether the keeper alone builds the sandbox of the command."""
         return self._plan is None or "bubblewrap" not in self._plan.backends

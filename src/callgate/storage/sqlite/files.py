@@ -1,4 +1,4 @@
-"""Making, opening and checking the file. Nothing here changes a file that is damaged.
+"""Creating, opening and checking the file. A damaged file is never changed.
 
 While SQLite has the file open in this process, no other code may open and close it: closing
 any descriptor of a file drops the locks that SQLite holds on it.
@@ -17,40 +17,41 @@ from typing import TypeVar
 import apsw
 import msgspec
 
-from callgate.core.directories import make_private_directory
-from callgate.core.disk.file_locks import ensure_locks
+from callgate.core.local.disk import make_private_directory
+from callgate.core.local.file_locks import ensure_locks
 from callgate.core.stores import StoreDamaged, StoreUnwritable, Trouble
-from callgate.storage.sqlite.problems import (
+from callgate.storage.sqlite.tables import (
     DAMAGE,
-    TROUBLE,
-    from_system,
-    unreadable,
-    unwritable,
-)
-from callgate.storage.sqlite.schema import (
     MIGRATIONS,
+    TROUBLE,
     ensure_schema,
+    from_system,
     make_shrinkable,
     migrate,
+    unreadable,
+    unwritable,
     version_of,
 )
 
 WAIT_S = 30.0
-"""How long a writer waits for the writers of other processes."""
+"""Maximum wait for the writers of other processes."""
 CHECKPOINT_PAGES = 4_000
 KEPT_WAL_BYTES = 64 << 20
 _READER_CACHE_KIB = 8_000
-"""Of each connection that reads: a command that goes through a large session fills it."""
+"""Cache of each reading connection: a command that reads a large session fills it."""
+
+REQUESTS = ".wake"
+"""Suffix of the sockets in `run/` on which writers receive requests of readers."""
 
 T = TypeVar("T")
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a store lives, and how to get at it."""
+    """Location of a store, with the parameters to open it."""
 
     home: str
     vfs: str | None = None
-    """A SQLite file system other than the usual one."""
+    """Name of a SQLite VFS other than the default."""
     wait_s: float = WAIT_S
 
     @property
@@ -63,16 +64,16 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def damage_mark(self) -> str:
-        """Is there once damage was met, so that the next start looks at the whole file."""
+        """File that exists after damage was found, so that the next start checks the whole file."""
         return self.path + "-damaged"
 
 
 def check(location: Location) -> None:
-    """See that a file that exists can be used, and bring it to our format.
+    """Check that an existing file is usable, and migrate it to the current format.
 
-    Raises `StoreTooNew`, `StoreDamaged` with what could be saved, or `StoreUnwritable` for an
-    older file that cannot be brought to our format. Otherwise a disk that cannot be read or
-    written is no reason to fail here: each read and commit says so itself.
+    Raises `StoreTooNew`, `StoreDamaged` with the saved copy, or `StoreUnwritable` for an older file
+    that cannot be migrated. Unreadable or unwritable disks do not fail here: each read and commit
+    reports them.
     """
     if not os.path.exists(location.path):
         return
@@ -114,7 +115,7 @@ def _look(db: apsw.Connection, location: Location) -> None:
 
 
 def _check_whole(db: apsw.Connection, location: Location) -> None:
-    from callgate.storage.sqlite.contents import check_contents  # lazy: heavy, after damage  # noqa: PLC0415
+    from callgate.storage.sqlite.salvage import check_contents  # lazy: heavy, after damage  # noqa: PLC0415
 
     found = [row[0] for row in db.execute("pragma integrity_check(1)")]
     if found != ["ok"]:
@@ -128,8 +129,10 @@ def _check_whole(db: apsw.Connection, location: Location) -> None:
 
 
 def inspect(location: Location) -> None:
-    """Read the whole file, and change nothing. Raises as `check` and `SqliteStore.open` do, and
-    `StoreUnreadable` where the file cannot be opened."""
+    """Check the whole file, without any change. Raises like `check` and `SqliteStore.open`.
+
+    Raises `StoreUnreadable` if the file cannot be opened.
+    """
     ensure_locks(location.home)
     if not os.path.exists(location.path):
         return
@@ -158,13 +161,13 @@ def mark_damage(location: Location) -> None:
 
 
 def ensure_file(location: Location) -> None:
-    """What is no plain file is not opened at all: a pipe would be waited for."""
+    """Refuse anything but a regular file: opening a pipe would block."""
     if not stat.S_ISREG(os.stat(location.path).st_mode):
         raise StoreUnwritable(location.path, Trouble.NO_ACCESS)
 
 
 def open_writer(location: Location) -> apsw.Connection:
-    """A connection that may write; makes the file if there is none."""
+    """Open a writing connection; creates a missing file."""
     _make(location)
     ensure_file(location)
     db = apsw.Connection(location.path, flags=apsw.SQLITE_OPEN_READWRITE, vfs=location.vfs)
@@ -188,11 +191,11 @@ def open_writer(location: Location) -> apsw.Connection:
 
 
 def shorten_log(db: apsw.Connection, location: Location) -> bool:
-    """Leave nothing in the log of what was overwritten or deleted; False if others are reading.
+    """Truncate the log, so that it has no overwritten or deleted data; False if there are readers.
 
-    `secure_delete` takes it out of the file; the log still has the pages as they were before.
+    `secure_delete` removes the data from the file; the log still has the previous pages.
     """
-    db.set_busy_handler(None)  # nobody waits for this
+    db.set_busy_handler(None)  # do not wait
     try:
         db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     except (apsw.BusyError, apsw.LockedError):
@@ -203,10 +206,10 @@ def shorten_log(db: apsw.Connection, location: Location) -> bool:
 
 
 def open_reader(location: Location) -> apsw.Connection:
-    """A connection that only reads; an empty store where there is no file, or nothing in it.
+    """Open a read-only connection; an empty store if the file is missing or empty.
 
-    Reading in the usual way leaves marks beside the file. Where a disk takes none, the file
-    is read as it stands, if nothing of it is still in the log; `lasting` is False then.
+    Normal reading creates files next to the database. On a read-only disk, the file is read in its
+    present state, if nothing of it is in the log; `lasting` is False then.
     """
     if not os.path.exists(location.path):
         return _empty(location)
@@ -225,12 +228,12 @@ def open_reader(location: Location) -> apsw.Connection:
 
 
 def lasting(db: apsw.Connection) -> bool:
-    """Whether a reader's connection will see what is written from now on."""
+    """Return whether the connection of a reader will see later commits."""
     return bool(db.filename) and not db.readonly("main")
 
 
 def patiently(location: Location, act: Callable[[], T]) -> T:
-    """Do what SQLite does not wait for by itself when others are at the file."""
+    """Retry an action for which SQLite does not wait on other connections."""
     patience, tries = _Patience(location.wait_s), 0
     while True:
         try:
@@ -271,7 +274,7 @@ def _configure(db: apsw.Connection, location: Location) -> None:
 
 
 class _Patience:
-    """Called by SQLite when another process is writing: try again shortly, but not for ever."""
+    """Busy handler of SQLite: try again shortly, but not forever."""
 
     def __init__(self, wait_s: float) -> None:
         self._wait_s = wait_s

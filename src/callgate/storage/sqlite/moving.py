@@ -1,4 +1,7 @@
-"""The file of a home as a place that everything is moved from or to (`storage.moving`)."""
+"""Work on the whole file: move its contents (`storage.moving`), or rewrite it.
+
+An older file needs one complete rewrite before it can shrink step by step.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from itertools import islice
 
 import apsw
 
-from callgate.core.stores import StoreDamaged
+from callgate.core.stores import StoreDamaged, StoreUnwritable, Trouble
 from callgate.storage.moving import (
     NUMBERS,
     TABLES,
@@ -29,17 +32,47 @@ from callgate.storage.sqlite.files import (
     open_writer,
     shorten_log,
 )
-from callgate.storage.sqlite.problems import DAMAGE, TROUBLE, unwritable
 from callgate.storage.sqlite.salvage import salvage
-from callgate.storage.sqlite.schema import POSITION_BITS
-from callgate.storage.sqlite.tables import insert, position_of, select
+from callgate.storage.sqlite.tables import (
+    DAMAGE,
+    INCREMENTAL,
+    POSITION_BITS,
+    TROUBLE,
+    insert,
+    position_of,
+    select,
+    unwritable,
+)
+
+
+def vacuum(location: Location) -> None:
+    """Rewrite the file without empty pages, so that it can later shrink step by step.
+
+    No other process may write during this, so it is refused while another process uses the store.
+    It temporarily needs the same disk space again.
+    """
+    names = os.listdir(location.owners) if os.path.isdir(location.owners) else []
+    owners = Owners(location.owners, "")
+    if any(owners.alive(each.removesuffix(".lock")) for each in names if each.startswith("own_")):
+        raise StoreUnwritable(location.path, Trouble.BUSY)
+    try:
+        db = open_writer(location)
+        try:
+            db.pragma("auto_vacuum", INCREMENTAL)
+            db.execute("vacuum")
+            shorten_log(db, location)
+        finally:
+            db.close()
+    except TROUBLE as error:
+        raise unwritable(location.path, error) from error
+
 
 _BATCH = 512
 _SEQ = f"place & {(1 << POSITION_BITS) - 1}"
 _ORD = f"place >> {POSITION_BITS}"
 _EXPRESSIONS = {"events": {"ord": _ORD, "seq": _SEQ}, "messages": {"ord": _ORD, "seq": _SEQ}}
 _MOST_SESSIONS = 1 << (63 - POSITION_BITS)
-"""A number of a session that this file cannot hold."""
+"""A number of a session that this file cannot represent."""
 
 
 class SqliteMovable:
@@ -49,7 +82,7 @@ class SqliteMovable:
         self._location = location
 
     @property
-    def place(self) -> str:
+    def label(self) -> str:
         return self._location.path
 
     def living(self) -> Sequence[str]:
@@ -63,22 +96,22 @@ class SqliteMovable:
         with self._troubled():
             db = open_reader(self._location)
             try:
-                found = SqliteContents(db, self.place)
+                found = SqliteContents(db, self.label)
                 return _filled(found)
             finally:
                 db.close(force=True)
 
     @contextmanager
     def reading(self) -> Iterator[SqliteContents]:
-        """Locked for writing, so that nobody adds what would be left behind."""
+        """Lock the file for writing, so that no process adds rows during the move."""
         with self._troubled():
-            check(self._location)  # says so if it is damaged or too new
+            check(self._location)  # reports a damaged or too new file
             if not os.path.exists(self._location.path):
-                raise NotMovable(f"{self.place} is not there.")
+                raise NotMovable(f"{self.label} does not exist.")
             db = self._open_locked()
             try:
                 self._ensure_whole(db)
-                yield SqliteContents(db, self.place)
+                yield SqliteContents(db, self.label)
             finally:
                 if db.in_transaction:
                     db.execute("rollback")
@@ -87,7 +120,7 @@ class SqliteMovable:
     def _open_locked(self) -> apsw.Connection:
         try:
             db = open_writer(self._location)
-        except apsw.ReadOnlyError:  # then nobody writes
+        except apsw.ReadOnlyError:  # then no process writes
             db = open_reader(self._location)
             db.execute("begin")
             return db
@@ -109,11 +142,11 @@ class SqliteMovable:
             db = open_writer(self._location)
             try:
                 db.execute("begin immediate")
-                contents = SqliteContents(db, self.place)
-                held = _filled(contents)
-                if held:
-                    raise StoreNotEmpty(self.place, held)
-                db.execute("delete from marks")  # those of an empty file
+                contents = SqliteContents(db, self.label)
+                filled = _filled(contents)
+                if filled:
+                    raise StoreNotEmpty(self.label, filled)
+                db.execute("delete from marks")  # marks of an empty file
                 yield contents
                 db.execute("commit")
                 shorten_log(db, self._location)
@@ -124,21 +157,21 @@ class SqliteMovable:
 
     @contextmanager
     def _troubled(self) -> Iterator[None]:
-        """SQLite's errors as those of a move."""
+        """Translate SQLite's errors into errors of a move."""
         try:
             yield
         except DAMAGE:
             mark_damage(self._location)
-            raise StoreDamaged(self.place, salvage(self.place)) from None
+            raise StoreDamaged(self.label, salvage(self.label)) from None
         except TROUBLE as error:
-            named = unwritable(self.place, error)
+            named = unwritable(self.label, error)
             if not hasattr(named, "reason"):
                 raise named from error
-            raise MoveInterrupted(self.place, named.reason) from error
+            raise MoveInterrupted(self.label, named.reason) from error
 
 
 def _filled(contents: SqliteContents) -> dict[str, int]:
-    """How many rows there are, but for the marks that every file has."""
+    """Return the number of rows, without the marks that every file has."""
     counts = {table: contents.count(table) for table in TABLES if table != "marks"}
     return {table: count for table, count in counts.items() if count}
 
@@ -146,9 +179,9 @@ def _filled(contents: SqliteContents) -> dict[str, int]:
 class SqliteContents:
     """Implements `storage.moving.EmptyContents`, inside a transaction."""
 
-    def __init__(self, db: apsw.Connection, place: str) -> None:
+    def __init__(self, db: apsw.Connection, label: str) -> None:
         self._db = db
-        self._place = place
+        self._label = label
 
     def count(self, table: str) -> int:
         [(count,)] = select(self._db, f"select count(*) from {table} where {_where(table)}")  # noqa: S608

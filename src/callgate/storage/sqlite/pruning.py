@@ -1,7 +1,7 @@
-"""Pruning in the file: what is old, what is left of sessions that are gone, and empty pages.
+"""Pruning in the file: old rows, rows of deleted sessions, and empty pages.
 
-A session that is dropped loses its row, and with it everything that leads to its other rows. Its
-number stays in `dropped_sessions` until the last of them was swept.
+A deleted session loses its row, which leads to all its other rows. Its number remains in
+`dropped_sessions` until the last of them is swept.
 """
 
 from __future__ import annotations
@@ -11,14 +11,22 @@ from typing import Any
 
 import apsw
 
-from callgate.core.pruning.ops import PageRelease, RowSweep
-from callgate.core.pruning.usage import PrunablePage, StoreUsage
+from callgate.core.pruning import PageRelease, PrunablePage, RowSweep, StoreUsage
 from callgate.core.stored import StoredSession
-from callgate.storage.cursors import check_page, read_cursor, write_cursor
+from callgate.storage.encoding import check_page, read_cursor, write_cursor
 from callgate.storage.pruning import prunable as choose
-from callgate.storage.sqlite import reads
-from callgate.storage.sqlite.schema import INCREMENTAL, POSITION_BITS
-from callgate.storage.sqlite.tables import SESSION, TOUCH, position_of, select, seq_of, session_of
+from callgate.storage.queries import PAGE_BYTES
+from callgate.storage.sqlite.reads import READS
+from callgate.storage.sqlite.tables import (
+    INCREMENTAL,
+    POSITION_BITS,
+    SESSION,
+    TOUCH,
+    position_of,
+    select,
+    seq_of,
+    session_of,
+)
 from callgate.storage.views import EventRow, View
 
 _SHARED = ("calls", "confirmations", "grants")
@@ -28,7 +36,7 @@ _SHARED = ("calls", "confirmations", "grants")
 def oldest_sessions(
     db: apsw.Connection, cursor: str | None, most: int
 ) -> tuple[list[tuple[int, StoredSession]], str | None]:
-    """Sessions with their ord, in the order in which they were last changed."""
+    """Return sessions with their ord, least recently changed first."""
     after = read_cursor("s", cursor) if cursor is not None else 0
     check_page(after, most)
     rows = select(db, f"{SESSION} where touch > ? order by touch limit ?", (after, most))
@@ -51,10 +59,10 @@ def oldest_events(
         n = number
         found.append(EventRow(id, session, seq_of(position), text))
         size += len(text)
-        if size >= reads.PAGE_BYTES:
+        if size >= PAGE_BYTES:
             rows.close()
             break
-    ended = len(found) < most and size < reads.PAGE_BYTES
+    ended = len(found) < most and size < PAGE_BYTES
     return found, None if ended else write_cursor("e", n)
 
 
@@ -64,9 +72,9 @@ def save(
     sessions: dict[str, tuple[int, StoredSession]],
     numbers: Mapping[str, int],
 ) -> None:
-    """Write which sessions were dropped, and up to which number events of others are gone.
+    """Record the deleted sessions, and the numbers up to which events of others were deleted.
 
-    `sessions` are those that the writer knows, with their ord; `numbers` the last that it gave.
+    The writer knows the `sessions` with their ord; `numbers` are the last ones that it assigned.
     """
     last = [("pruned", n) for row in view.pruned.values() for n in _number(db, row)]
     db.executemany("delete from events where id = ?", [(row,) for row in view.rows[EventRow]])
@@ -97,7 +105,7 @@ def _where(db: apsw.Connection, where: str, value: str | int) -> list[Any]:
 
 
 def sweep(db: apsw.Connection, most: int) -> RowSweep:
-    """Remove at most so many rows of sessions that were dropped."""
+    """Delete at most this many rows of deleted sessions."""
     room, counts = most, dict.fromkeys(("events", "messages", *_SHARED), 0)
     for (ord,) in select(db, "select ord from dropped_sessions limit ?", (most,)):
         for table in counts:
@@ -134,7 +142,7 @@ def _sweep_table(db: apsw.Connection, table: str, ord: int, most: int) -> int:
 
 
 def release_pages(db: apsw.Connection, most: int) -> PageRelease:
-    """Give empty pages at the end of the file back; others are moved there first."""
+    """Release empty pages at the end of the file, and move others there first."""
     before = int(db.pragma("freelist_count"))
     if db.pragma("auto_vacuum") != INCREMENTAL or not before:
         return PageRelease()
@@ -161,18 +169,17 @@ def usage(db: apsw.Connection) -> StoreUsage:
 
 
 class _Around:
-    """`storage.pruning.Neighbours` as a reader sees them."""
+    """`storage.pruning.Neighbours` for a reader."""
 
     def __init__(self, db: apsw.Connection, alive: Callable[[str], bool]) -> None:
         self._db = db
         self.alive = alive
 
     def workers_of(self, session: str) -> Sequence[StoredSession]:
-        return reads.workers_of(self._db, session)
+        return READS.workers_of(self._db, session)
 
     def has_open_calls(self, session: str) -> bool:
-        is_cut = select(self._db, "select 1 from cut_sessions where id = ?", (session,))
-        return bool(is_cut or reads.open_calls(self._db, session, None))
+        return READS.has_open_calls(self._db, session)
 
 
 def prunable(
@@ -184,17 +191,13 @@ def prunable(
 ) -> PrunablePage:
     page, further = oldest_sessions(db, cursor, most)
     sessions = [session for _, session in page]
-    families = choose(sessions, before, _Around(db, alive), lambda id: _exists(db, id))
+    families = choose(sessions, before, _Around(db, alive), lambda id: READS.has_session(db, id))
     going = [each for family in families for each in family]
     return PrunablePage(
         sessions=going,
         calls=sum(_calls(db, each.id) for each in going),
         cursor=further if any(each.updated_at < before for each in sessions) else None,
     )
-
-
-def _exists(db: apsw.Connection, session: str) -> bool:
-    return bool(select(db, "select 1 from sessions where id = ?", (session,)))
 
 
 def _calls(db: apsw.Connection, session: str) -> int:

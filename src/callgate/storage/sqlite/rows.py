@@ -1,8 +1,8 @@
-"""The rows of the file, for the length of a transaction.
+"""Rows of the file, for the duration of a transaction.
 
-What a batch needs is loaded with one statement per kind. Sessions are kept from one transaction
-to the next, for as long as no other process has written. Events may be taken to be new, which
-they nearly always are: if one was not, saving it tells.
+The rows of a batch are loaded with one statement for each kind. Sessions are cached between
+transactions while no other process writes. Events are assumed to be new, which is almost always
+true; otherwise saving them fails.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ from callgate.core.stored import (
     StoredSession,
 )
 from callgate.core.stores import StoreTooNew
-from callgate.storage.forgetting import is_forgotten
+from callgate.storage.encoding import is_forgotten
 from callgate.storage.owners import Owners
 from callgate.storage.sqlite.saving import Saving, WriterCache
-from callgate.storage.sqlite.schema import MIGRATIONS, POSITION_BITS
 from callgate.storage.sqlite.tables import (
+    MIGRATIONS,
+    POSITION_BITS,
     SESSION,
     TABLES,
     position_of,
@@ -48,7 +49,7 @@ from callgate.storage.sqlite.tables import (
 from callgate.storage.views import Blob, EventRow, MessageRow, Row, View, is_due
 
 if TYPE_CHECKING:  # few commands prune
-    from callgate.core.pruning.ops import PageRelease, RowSweep
+    from callgate.core.pruning import PageRelease, RowSweep
 
 KEPT_SESSIONS = 4_096
 
@@ -57,7 +58,7 @@ _Kind = type[Any]
 
 
 class SqliteRows:
-    """What lies beneath the view of a batch. Used by the writer's thread only."""
+    """The rows below the view of a batch. Used only by the writer's thread."""
 
     def __init__(self, db: apsw.Connection, path: str, owners: Owners) -> None:
         self._db = db
@@ -66,15 +67,15 @@ class SqliteRows:
         self._version: int | None = None
         self.cache = WriterCache()
         self._loaded: dict[_Kind, dict[Hashable, Any]] = {}
-        """What was looked up in this transaction; None: it is not there."""
+        """Results of lookups in this transaction; None if the row does not exist."""
         self._looks = True
         self.left_in_log = False
-        """Whether the log still has what was deleted since it was last shortened."""
+        """Whether the log still has data that was deleted since it was last truncated."""
 
     # Loading.
 
     def begin(self, *, look: bool = True) -> None:
-        """Called at the start of each transaction: look for events, or take them to be new?"""
+        """Start a transaction: look for events, or assume that they are new."""
         self._looks = look
         version = self._db.pragma("data_version")
         self._loaded.clear()
@@ -83,7 +84,7 @@ class SqliteRows:
             self._version = version
 
     def forget(self) -> None:
-        """A transaction was not committed: nothing that was kept is certain."""
+        """Clear the cache, because a transaction was not committed."""
         self._version = None
 
     def _refresh(self) -> None:
@@ -102,7 +103,7 @@ class SqliteRows:
         self.cache.touch = max(touch, marks.get("touch", 0))
 
     def load(self, ops: Iterable[Op[Any]]) -> None:
-        """Load what these ops will surely ask for, found or not."""
+        """Load the rows that these ops certainly need, present or not."""
         sessions: list[str] = []
         events: list[str] = []
         calls: list[str] = []
@@ -127,7 +128,7 @@ class SqliteRows:
         self._load(OutboxRecord, cleared)
 
     def _load(self, kind: _Kind, keys: list[str]) -> None:
-        if len(keys) < 2:  # one alone is looked up when it is asked for
+        if len(keys) < 2:  # a single one is looked up on demand
             return
         among = "id in (select value from json_each(?))"
         loaded = self._loaded[kind] = dict.fromkeys(keys)
@@ -213,7 +214,7 @@ class SqliteRows:
             )
 
     def _ord(self, session: str) -> int | None:
-        """A session's ord; None, which no row has, if there is no such session."""
+        """Return a session's ord, or None, which matches no row, if there is no such session."""
         self.get(StoredSession, session)
         known = self.cache.sessions.get(session)
         return known[0] if known is not None else None
@@ -244,7 +245,7 @@ class SqliteRows:
         return session
 
     def save(self, view: View) -> dict[str, int]:
-        """Write the changes; the number of each changed session's change."""
+        """Write the changes; return the number of each changed session's change."""
         for session in view.touched:
             if session not in self.cache.sessions:
                 self.get(StoredSession, session)

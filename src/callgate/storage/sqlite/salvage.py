@@ -1,8 +1,9 @@
-"""Reads what is left of a damaged file and writes it to a sound one beside it.
+"""Salvage a damaged file: check its contents, and copy the readable rows to a sound file.
 
-The damaged file and its log are copied first and only the copies are opened, so the originals
-stay as they are. Rows in damaged pages are stepped over. A session's events keep their order;
-where some are missing stands one event that says how many.
+SQLite's own check covers pages, not values, so each row is decoded. The damaged file and its log
+are copied first and only the copies are opened (a broken first page is rebuilt), so the originals
+stay unchanged. Rows in damaged pages are skipped. A session's events keep their order; one event
+states the number of missing ones.
 """
 
 from __future__ import annotations
@@ -23,32 +24,143 @@ from msgspec.structs import replace
 
 from callgate.core.events import Event
 from callgate.core.ids import ulid
-from callgate.core.stored import StoredMessage, StoredSession
+from callgate.core.stored import (
+    SharedEntry,
+    StoredCall,
+    StoredConfirmation,
+    StoredMessage,
+    StoredSession,
+)
 from callgate.core.stores import Salvage
 from callgate.storage.encoding import decode, encode
-from callgate.storage.endings import lost_event
 from callgate.storage.owners import Owners
-from callgate.storage.sqlite.damaged_files import open_damaged
-from callgate.storage.sqlite.problems import DAMAGE
+from callgate.storage.session_changes import lost_event
 from callgate.storage.sqlite.rows import SqliteRows
-from callgate.storage.sqlite.schema import POSITION_BITS, make_shrinkable, migrate
 from callgate.storage.sqlite.tables import (
+    DAMAGE,
+    POSITION_BITS,
     SESSION,
     TABLES,
+    integer,
+    make_shrinkable,
+    migrate,
     seq_of,
     session_of,
+    value_of,
 )
 from callgate.storage.views import Blob, MessageRow, View
+
+_PAIRS: dict[type[Any], str] = {SharedEntry: "kind, name"}
+"""Kinds of rows with a pair as key."""
+_WITH_STATE = frozenset({StoredCall, StoredConfirmation})
+"""Kinds of rows with an additional index by state."""
+
+
+def check_contents(db: apsw.Connection) -> None:
+    """Read every row. Raises one of `problems.DAMAGE` at the first unreadable one."""
+    for row in db.execute(SESSION):
+        session_of(row)
+    for table, kind in (("events", Event), ("messages", StoredMessage)):
+        for id, position, body in db.execute(f"select id, place, body from {table}"):  # noqa: S608
+            integer(position)
+            found: Any = value_of(body, kind)
+            _ensure_key(kind, id, found.id)
+    for kind, table in TABLES.items():
+        if kind is not Blob:
+            for key, found in _keys(db, kind, table):
+                _ensure_key(kind, key, found)
+    for sha256, data in db.execute("select sha256, data from blobs"):
+        _ensure_key(Blob, sha256, hashlib.sha256(data).hexdigest())
+
+
+def _keys(db: apsw.Connection, kind: type[Any], table: str) -> Iterator[tuple[Any, Any]]:
+    """Yield the key of each row, from the table and from its value."""
+    columns = "id, state" if kind in _WITH_STATE else _PAIRS.get(kind, "id")
+    for *key, body in db.execute(f"select {columns}, body from {table}"):  # noqa: S608
+        value: Any = value_of(body, kind)
+        found = value.key if kind in _PAIRS else (value.key,)
+        yield tuple(key), (*found, value.state) if kind in _WITH_STATE else found
+
+
+def _ensure_key(kind: type[Any], key: Any, found: Any) -> None:
+    if key != found:
+        raise apsw.CorruptError(f"the columns of a {kind.__name__} disagree")
+
+
+_PAGE_SIZE = 4096
+
+
+def open_damaged(copy: str) -> tuple[apsw.Connection, bool]:
+    """Open a connection; return it, and whether the file itself lists its tables."""
+    try:
+        return _tried(copy), True
+    except DAMAGE:
+        _mend_first_page(copy)
+    try:
+        return _tried(copy), False
+    except DAMAGE:  # not one page of it says anything
+        return _empty(copy + ".empty"), False
+
+
+def _empty(path: str) -> apsw.Connection:
+    db = apsw.Connection(path)
+    migrate(db, path)
+    return db
+
+
+def _tried(copy: str) -> apsw.Connection:
+    db = apsw.Connection(copy)
+    try:
+        db.execute("select * from sqlite_schema").fetchall()
+        db.execute(f"{SESSION} limit 0")
+    except BaseException as error:
+        db.close(force=True)
+        if isinstance(error, apsw.SQLError):  # the tables are not in the schema
+            raise apsw.CorruptError(str(error)) from None
+        raise
+    return db
+
+
+def _mend_first_page(copy: str) -> None:
+    """Replace an unreadable first page by that of a new file.
+
+    It lists the first pages of the tables, which depend only on the migrations.
+    """
+    fresh = copy + ".fresh"
+    db = apsw.Connection(fresh)
+    if _is_shrinkable(copy):
+        make_shrinkable(db)
+    migrate(db, fresh)
+    size = int(db.pragma("page_size"))
+    db.close()
+    with open(fresh, "rb") as file:
+        page = bytearray(file.read(size))
+    pages = -(-os.stat(copy).st_size // size)
+    page[18:20] = b"\2\2"  # its changes are in a log
+    page[28:32] = pages.to_bytes(4, "big")
+    page[32:40] = bytes(8)  # no page is free, as far as we know
+    page[92:96] = page[24:28]
+    with open(copy, "r+b") as file:
+        file.write(page)
+        file.truncate(pages * size)
+
+
+def _is_shrinkable(copy: str) -> bool:
+    """Whether the second page is a pointer map, which lists the movable pages."""
+    with open(copy, "rb") as file:
+        file.seek(_PAGE_SIZE)
+        return file.read(1) == b"\1"
+
 
 _log = logging.getLogger("callgate.store")
 _CHUNK = 500
 _UNDECODABLE = (msgspec.DecodeError, TypeError, ValueError)
-_KEYS = {"pins": "source {0}, tool {0}", "entries": "kind {0}, name {0}"}
+_KEYS = {"entries": "kind {0}, name {0}"}
 """The keys of tables that have no `id`."""
 
 
 def salvage(path: str) -> Salvage | None:
-    """Save what can be read; None where that cannot be written, or nothing makes sense."""
+    """Save the readable rows; None if they cannot be written, or no row is readable."""
     stamp = datetime.fromtimestamp(os.stat(path).st_mtime, UTC).strftime("%Y%m%dT%H%M%SZ")
     saved = f"{path}.saved-{stamp}"
     try:
@@ -69,13 +181,13 @@ def salvage(path: str) -> Salvage | None:
 
 
 class _Remains:
-    """What was found, by session."""
+    """The salvaged rows by session."""
 
     def __init__(self, db: apsw.Connection, named: bool) -> None:
-        """`named`: whether the file itself says where each table begins."""
+        """`named`: whether the file itself lists its tables."""
         self.sessions: dict[int, StoredSession] = {}
         self._ids: set[str] = set()
-        """Of these sessions."""
+        """Ids of these sessions."""
         self.events: dict[int, dict[int, Event]] = defaultdict(dict)
         self.messages: dict[int, dict[int, StoredMessage]] = defaultdict(dict)
         self.values: list[Any] = []
@@ -83,9 +195,9 @@ class _Remains:
         self.lost = 0
         self._db = db
         self._dropped: set[int] = set()
-        """Sessions that are gone, and rows of theirs are not."""
+        """Missing sessions with remaining rows."""
         self.pruned: dict[int, int] = {}
-        """The number of the last event of a session that is not lost but pruned."""
+        """The number of the last pruned event of a session."""
         try:
             if named:
                 self._read_pruned()
@@ -158,7 +270,7 @@ class _Remains:
             self.lost += max(session.last_seq, last, known) - known
 
     def _numbered(self, table: str, key: str, columns: str) -> Iterator[tuple[Any, ...]]:
-        """Rows of a table with a number as key, those in damaged pages left out."""
+        """Yield the rows of a table with a number as key, except for those in damaged pages."""
         query = f"select {key}, {columns} where {key} > ? order by {key} limit {_CHUNK}"
         after = -1
         while True:
@@ -177,7 +289,7 @@ class _Remains:
                 return
 
     def _beyond(self, query: str, after: int) -> int | None:
-        """The lowest number past the damage, to go on after; None if there is nothing more."""
+        """Return the lowest number after the damage, to continue from; None if there is none."""
         low, step = after, 1
         while not self._readable(query, after + step):
             low, step = after + step, step * 2
@@ -200,7 +312,7 @@ class _Remains:
         return True
 
     def _either_end(self, table: str) -> Iterator[bytes]:
-        """Bodies from the front up to the damage, then from the back down to it."""
+        """Yield rows from the front up to the damage, then from the back down to it."""
         seen: set[bytes] = set()
         for order in ("asc", "desc"):
             keys = _KEYS.get(table, "id {0}").format(order)
@@ -258,7 +370,7 @@ def _commit(db: apsw.Connection, rows: SqliteRows, view: View) -> None:
 
 
 def _without_gaps(session: StoredSession, events: dict[int, Event], before: int) -> list[Event]:
-    """`before` is the number of the last event that was pruned."""
+    """`before` is the number of the last pruned event."""
     listed: list[Event] = []
     for seq, event in sorted(events.items()):
         if event.session_id != session.id:

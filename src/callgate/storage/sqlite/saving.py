@@ -1,7 +1,7 @@
-"""Writing what a batch changed, with one statement for each kind of row.
+"""Save the changes of a batch, with one statement for each kind of row.
 
-Events may be written as ones that were taken to be new. If one was not, `Repeated` says so, and
-the transaction is to be done again by rows that look first.
+Events may be saved under the assumption that they are new. If one is not, `Repeated` is raised, and
+the transaction is repeated with rows that check first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import msgspec
 from callgate.core.stored import (
     CutSession,
     OutboxRecord,
-    Pin,
     SharedEntry,
     StoredCall,
     StoredConfirmation,
@@ -38,16 +37,16 @@ _Kind = type[Any]
 
 
 class Repeated(Exception):
-    """An event that was taken to be new is there already."""
+    """An event that was assumed to be new already exists."""
 
 
 class WriterCache(msgspec.Struct):
-    """What the writer remembers from one transaction to the next."""
+    """State of the writer between transactions."""
 
     sessions: dict[str, tuple[int, StoredSession]] = {}
-    """By id, each with its ord; every session that the transaction has to do with is here."""
+    """Sessions of the transaction by id, each with its ord."""
     n: int = 0
-    """The number of the last event of all."""
+    """The number of the last event of all sessions."""
     touch: int = 0
 
 
@@ -56,10 +55,10 @@ class Saving:
         self._db = db
         self._cache = cache
         self._looked = looked
-        """Whether events were looked for, and are certain to be new."""
+        """Whether events were looked up, and are certainly new."""
 
     def save(self, view: View) -> dict[str, int]:
-        """Write the changes; the number of each changed session's change."""
+        """Write the changes; return the number of each changed session's change."""
         numbers = self._save_sessions(view)
         for changed in view.entry_kinds:
             self._cache.touch += 1
@@ -207,13 +206,6 @@ class Saving:
             [(row.kind, row.name, encode(row)) for row in rows],
         )
 
-    def _save_pins(self, rows: list[Pin]) -> None:
-        insert(
-            self._db,
-            "insert or replace into pins",
-            [(row.source, row.tool, encode(row)) for row in rows],
-        )
-
     def _save_blobs(self, rows: list[Blob]) -> None:
         insert(self._db, "insert or ignore into blobs", [(row.sha256, row.data) for row in rows])
 
@@ -252,10 +244,9 @@ _SAVE: dict[_Kind, Any] = {
     StoredCall: Saving._save_calls,
     StoredConfirmation: Saving._save_confirmations,
     StoredGrant: Saving._save_grants,
-    Pin: Saving._save_pins,
     Blob: Saving._save_blobs,
     OutboxRecord: Saving._save_outbox,
     CutSession: Saving._save_cut_sessions,
     SharedEntry: Saving._save_entries,
 }
-"""In this order: what is emptied may have been appended by the same batch."""
+"""In this order, because the same batch may have appended the emptied events."""

@@ -1,1 +1,1 @@
-"""The history of changes to files, and taking them back."""
+"""History of file changes, and undo."""

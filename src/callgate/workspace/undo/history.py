@@ -1,37 +1,59 @@
-"""The history of changes to files: what stood there before, kept until it is too old.
+"""The history of changes to files: previous contents, retained until they are too old.
 
-    undo/calls/<call>.<session>.jsonl   one line a change (`records`)
-    undo/blobs/ab/abcd...               contents that were replaced, each once (`blobs`)
-    undo/pruned                         touched when old changes were dropped (`pruning`)
+    undo/calls/<call>.<session>.jsonl   one line per change (`records`)
+    undo/blobs/ab/abcd...               replaced contents, each once (`records`)
+    undo/open/, undo/files/             files that commands changed (`command_changes`)
+    undo/pruned                         touched when old changes are dropped
 
-A line is on the disk before its file is touched. So after a crash the last line may tell of a
-change that was not made, never the other way round, and a torn line is of a change that was
-not made. A content larger than the bound is not kept, and its line says so. What a change
-puts there is kept too, without waiting for the disk: it is only there to be compared.
+A line is durable before its file is touched. So after a crash the last line may describe a change
+that was not made, never the reverse, and a torn line belongs to a change that was not made. A
+content above the size limit is not stored, which its line records. The new content is stored
+without waiting for the disk, because it is only compared.
 
-Where the history cannot be written (a full or read-only disk) the change is refused: whoever
-lets an agent work relies on the way back, and a call with effects is refused on such a disk
-anyway, because it could not be recorded.
+Where the history cannot be written (a full or read-only disk) the change is refused: the user
+relies on undo, and a call with effects is refused on such a disk anyway, because it could not be
+recorded.
+
+Pruning drops the oldest changes by age, then by size. It runs at most once an hour, in the first
+process that notices, in a separate thread; sooner only if this process alone has added an eighth of
+the limit. A process that ends waits for it. After a kill, contents without lines may remain, which
+the next pruning drops.
 """
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import os
 import re
+import shutil
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
 from itertools import islice
+from typing import NamedTuple
 
-from callgate.core.directories import make_private_directory, sync_directory, sync_file
-from callgate.core.disk.background import BackgroundSync
+import msgspec
+
 from callgate.core.errors import ToolExecutionError
+from callgate.core.local.disk import (
+    BackgroundSync,
+    make_private_directory,
+    sync_directory,
+    sync_file,
+)
+from callgate.core.local.preimages import LOG, Recorder, Store
 from callgate.workspace.noting import Standing, Withdraw
 from callgate.workspace.paths import opening
-from callgate.workspace.undo.blobs import Blobs, write_all
-from callgate.workspace.undo.pruning import Bounds, Pruning
+from callgate.workspace.undo import command_changes
+from callgate.workspace.undo.command_changes import ChangeSet
 from callgate.workspace.undo.records import (
+    PIPE,
+    Blobs,
     Change,
     Line,
     Origin,
@@ -41,18 +63,171 @@ from callgate.workspace.undo.records import (
     encode,
     merged,
     read,
+    write_all,
 )
+
+_log = logging.getLogger("callgate.history")
+
+_EVERY_S = 3600.0
+_FRESH_S = 60.0
+"""Age in seconds below which contents remain: a line may be about to be written."""
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    max_file: int = 16 * 1024 * 1024
+    """Maximum size in bytes of a stored content."""
+    max_total: int = 512 * 1024 * 1024
+    """Maximum size in bytes of all stored contents."""
+    max_age_s: float = 30 * 86_400.0
+
+    @property
+    def limit(self) -> int:
+        return min(self.max_file, self.max_total)
+
+
+class _Call(NamedTuple):
+    touched: float
+    path: str
+    size: int
+    digests: set[str]
+    directories: set[str]
+    """Directories with stored files."""
+
+
+class Pruning:
+    def __init__(
+        self, directory: str, blobs: Blobs, calls: str, files: str, bounds: Bounds
+    ) -> None:
+        self._stamp = os.path.join(directory, "pruned")
+        self._blobs = blobs
+        self._calls = calls
+        self._files = files
+        self._bounds = bounds
+        self._added = 0
+        self._looked = -_EVERY_S
+        self._lock = threading.Lock()
+
+    def added(self, size: int) -> None:
+        """Add to the stored size. Prunes in the background when it is due."""
+        with self._lock:
+            self._added += size
+            much = self._added > self._bounds.max_total // 8
+            now = time.monotonic()
+            if not much and now - self._looked < _EVERY_S:
+                return
+            self._looked, self._added = now, 0
+        if much or self._is_due():
+            threading.Thread(target=self._run_quietly, name="callgate-prune").start()
+
+    def run(self) -> None:
+        """Prune now, unless another process does."""
+        with opening():
+            guard = os.open(self._stamp, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        else:
+            self._prune(time.time())
+            os.utime(guard)
+        finally:
+            os.close(guard)
+
+    def _run_quietly(self) -> None:
+        try:
+            self.run()
+        except OSError as error:
+            _log.warning("old changes could not be dropped: %s", error)
+
+    def _is_due(self) -> bool:
+        try:
+            return time.time() - os.stat(self._stamp).st_mtime >= _EVERY_S
+        except OSError:
+            return True
+
+    def _prune(self, now: float) -> None:
+        sizes = self._blobs.sizes()
+        calls = sorted(self._found())
+        users = Counter(digest for call in calls for digest in call.digests)
+        total = sum(call.size for call in calls) + sum(sizes.get(each, 0) for each in users)
+        oldest, fresh = now - self._bounds.max_age_s, now - _FRESH_S
+        for call in calls:
+            too_much = total > self._bounds.max_total and call.touched < fresh
+            if call.touched >= oldest and not too_much:
+                break
+            _unlink(call.path)
+            for name in call.directories:
+                shutil.rmtree(os.path.join(self._files, name), ignore_errors=True)
+            total -= call.size
+            for digest in call.digests:
+                users[digest] -= 1
+                if not users[digest]:
+                    del users[digest]
+                    total -= sizes.get(digest, 0)
+        self._blobs.drop_others(users.keys(), fresh)
+
+    def _found(self) -> list[_Call]:
+        found = []
+        try:
+            names = os.listdir(self._calls)
+        except FileNotFoundError:
+            return []
+        for name in names:
+            path = os.path.join(self._calls, name)
+            try:
+                with opening(), open(path, "rb") as file:
+                    status, content = os.fstat(file.fileno()), file.read()
+            except FileNotFoundError:
+                continue
+            states = [
+                state
+                for change in read(content).changes
+                for state in (change.before, change.after)
+                if state is not None
+            ]
+            stored = {state.body or state.stored for state in states}
+            directories = {name.partition("/")[0] for name in stored if name is not None}
+            held = sum(_size_of(os.path.join(self._files, name)) for name in directories)
+            digests = {
+                state.sha256
+                for state in states
+                if state.kept and state.sha256 and not (state.body or state.stored or state.target)
+            }
+            size = status.st_size + held
+            found.append(_Call(status.st_mtime, path, size, digests, directories))
+        return found
+
+
+def _size_of(directory: str) -> int:
+    """Return the space that the files in a directory hold: none for files with other names."""
+    total = 0
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                facts = entry.stat(follow_symlinks=False)
+                total += facts.st_blocks * 512 if facts.st_nlink == 1 else 0
+    except OSError:
+        pass
+    return total
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
 
 _APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _SUFFIX = ".jsonl"
 
 SHOWN = 1024 * 1024
-"""Bytes up to which also the new content is kept: to show what someone else changed in it."""
+"""Size in bytes up to which the new content is stored, too, to show later changes by others."""
 
 
 class History:
-    """The history in one directory. Any number of processes may use it at once."""
+    """The history in one directory. Any number of processes may use it concurrently."""
 
     def __init__(
         self,
@@ -61,17 +236,21 @@ class History:
         *,
         synced: bool = True,
     ) -> None:
-        """Without `synced` nothing waits for the disk."""
+        """If not `synced`, no operation waits for the disk."""
         self.bounds = bounds
         self.blobs = Blobs(os.path.join(directory, "blobs"), synced=synced)
         self._synced = synced
         self._calls = os.path.join(directory, "calls")
-        self._pruning = Pruning(directory, self.blobs, self._calls, bounds)
+        self._open = os.path.join(directory, "open")
+        self._locks: dict[str, int] = {}
+        """By directory of a command: a locked descriptor."""
+        self.stored_files = os.path.join(directory, "files")
+        self._pruning = Pruning(directory, self.blobs, self._calls, self.stored_files, bounds)
         self._lock = threading.Lock()
         self._latest = 0
 
     def of(self, origin: Origin) -> CallHistory:
-        """Who notes the changes of one call."""
+        """Return the history of one call."""
         return CallHistory(self, origin)
 
     def of_call(self, call: str) -> Recorded:
@@ -80,28 +259,118 @@ class History:
     def of_session(self, session: str) -> Recorded:
         return self._where(1, session)
 
+    def of_turn(self, turn: str) -> Recorded:
+        """Return the changes of all calls of a turn."""
+        found = merged(map(_read, self._files()))
+        return found._replace(changes=[c for c in found.changes if c.origin.turn == turn])
+
+    def since(self, moment: float, workspace: str) -> Recorded:
+        """Return all changes in a workspace from a time on, in seconds since 1970."""
+        recent = (path for path in self._files() if _touched(path) >= moment * 1e9)
+        found = merged(map(_read, recent))
+        real = os.path.realpath(workspace)
+        return found._replace(
+            changes=[
+                each
+                for each in found.changes
+                if each.at >= moment * 1e9 and os.path.realpath(each.origin.directory) == real
+            ]
+        )
+
     def latest(self, most: int) -> list[Recorded]:
-        """The last calls that changed something, newest first."""
+        """Return the last calls that changed a file, newest first."""
         dated = sorted(((_touched(path), path) for path in self._files()), reverse=True)
         found = (_read(path) for _, path in dated)
         return list(islice((each for each in found if each.changes), most))
 
     def content(self, state: State) -> bytes | None:
-        """What the content of a state was; None where it is not kept, or no longer."""
-        return self.blobs.read(state.sha256) if state.kept and state.sha256 else None
+        """Return the content of a state; None if it is not or no longer stored."""
+        if state.kind == "link" and state.target is not None:
+            return state.target
+        name = state.body or state.stored
+        if name is None:
+            return self.blobs.read(state.sha256) if state.kept and state.sha256 else None
+        try:
+            with opening(), open(self.stored_path(name), "rb") as file:
+                content = file.read()
+        except OSError:
+            return None
+        is_intact = state.sha256 is None or sha256(content).hexdigest() == state.sha256
+        return content if is_intact else None
+
+    def has(self, state: State) -> bool:
+        """Whether a state can be restored without a file of the workspace."""
+        if state.kind == "directory":
+            return True
+        if state.kind == "other":
+            return state.target == PIPE
+        name = state.body or state.stored
+        if name is not None and state.sha256 is None:  # possibly too large for memory
+            return os.path.exists(self.stored_path(name))
+        return self.content(state) is not None
+
+    def stored_path(self, name: str) -> str:
+        """Return the path of a stored file of a state."""
+        return os.path.join(self.stored_files, name)
+
+    # --- commands -----------------------------------------------------------------------------
+
+    def begin_command(self, origin: Origin) -> str:
+        """Create the directory for the pre-images of one command."""
+        name = f"{_plain(origin.call)}.{_plain(origin.session)}.{self.moment()}"
+        directory, lock = command_changes.begin(self._open, name, origin)
+        self._locks[directory] = lock
+        return directory
+
+    def release(self, directory: str) -> None:
+        """Let other processes settle the changes of a command."""
+        lock = self._locks.pop(directory, None)
+        if lock is not None:
+            os.close(lock)
+
+    def settle(self, directory: str, origin: Origin) -> ChangeSet:
+        """Store the changes of a command that has ended. Idempotent. Blocks."""
+        try:
+            return self._settle(directory, origin)
+        finally:
+            self.release(directory)
+
+    def _settle(self, directory: str, origin: Origin) -> ChangeSet:
+        found = command_changes.collect(directory, origin)
+        if found.changes:
+            self._append(origin, found.changes, durable=False)
+            with opening():
+                make_private_directory(self.stored_files, synced=self._synced)
+                os.rename(directory, self.stored_path(os.path.basename(directory)))
+            self._pruning.added(_size_of(self.stored_path(os.path.basename(directory))))
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+        return found
+
+    def settle_unfinished(self) -> None:
+        """Store the changes of commands whose callgate was killed."""
+        for directory in command_changes.unfinished(self._open):
+            origin = command_changes.origin_of(directory)
+            if origin is not None:
+                self.settle(directory, origin)
+            elif time.time() - os.stat(directory).st_mtime > _FRESH_S:
+                shutil.rmtree(directory, ignore_errors=True)
 
     def prune(self) -> None:
-        """Drop what is too old or too much, now."""
+        """Delete contents beyond the limits of age and size now."""
         self._pruning.run()
 
     def keep(self, standing: Standing, state: State, *, durable: bool) -> None:
-        """Keep the content of what stands there, if its state says so."""
+        """Store a content, if its state has one."""
         if not state.kept or standing.content is None or state.sha256 is None:
             return
         if self.blobs.keep(standing.content, state.sha256, durable=durable):
             self._pruning.added(len(standing.content))
 
     def append(self, origin: Origin, line: Line, *, durable: bool) -> None:
+        self._append(origin, [line], durable=durable)
+
+    def _append(self, origin: Origin, lines: Sequence[Line], *, durable: bool) -> None:
         path = os.path.join(self._calls, f"{_plain(origin.call)}.{_plain(origin.session)}{_SUFFIX}")
         try:
             fd = _opened(path)
@@ -112,7 +381,7 @@ class History:
         try:
             size = os.fstat(fd).st_size
             torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
-            text = b"\n" * torn + encode(line) + b"\n"
+            text = b"\n" * torn + b"".join(encode(line) + b"\n" for line in lines)
             try:
                 write_all(fd, text)
             except OSError:
@@ -128,7 +397,7 @@ class History:
         self._pruning.added(len(text))
 
     def moment(self) -> int:
-        """Now, in nanoseconds; never the same twice, never earlier than before."""
+        """Return the present time in nanoseconds, strictly increasing."""
         with self._lock:
             self._latest = max(self._latest + 1, time.time_ns())
             return self._latest
@@ -147,7 +416,7 @@ class History:
 
 
 class CallHistory:
-    """Notes the changes of one call: the `Changes` that its files are opened with."""
+    """Notes the changes of one call: the `Changes` of its files."""
 
     __slots__ = ("_history", "_origin")
 
@@ -159,8 +428,27 @@ class CallHistory:
     def limit(self) -> int:
         return self._history.bounds.limit
 
+    @contextmanager
+    def recording(self, roots: Sequence[str]) -> Iterator[Recorder]:
+        """Record the changes in a block as changes of one command."""
+        history, origin = self._history, self._origin
+        directory = history.begin_command(origin)
+        with opening():
+            log = os.open(os.path.join(directory, LOG), _APPEND, 0o600)
+        fcntl.flock(log, fcntl.LOCK_SH)
+        store = Store(directory, history.bounds.max_file, history.bounds.max_total)
+        recorder = Recorder(list(map(os.fsencode, roots)), log, store)
+        try:
+            recorder.begin()
+            yield recorder
+            recorder.end()
+        finally:
+            store.close()
+            os.close(log)
+            history.settle(directory, origin)
+
     def note(self, real: str, before: Standing | None, after: Standing | None) -> Withdraw:
-        """The old content and the line are both on the disk when this returns."""
+        """Note a change. The old content and the line are on disk when this returns."""
         change = Change(
             origin=self._origin,
             path=os.fsencode(real),
@@ -203,11 +491,11 @@ class CallHistory:
         try:
             self._history.append(self._origin, Withdrawn(at), durable=False)
         except OSError:
-            pass  # an undo finds the file as it was before, and leaves it so
+            pass  # an undo finds the previous file, and leaves it unchanged
 
 
 def _state(standing: Standing, most: int) -> State:
-    """What stands there, its content to be kept unless it is larger than `most`."""
+    """Return a state, with its content unless that is larger than `most`."""
     content = standing.content
     if content is None or standing.kind not in ("file", "link"):
         return State(standing.kind, standing.mode, standing.size)
@@ -226,7 +514,7 @@ def _opened(path: str) -> int:
 
 
 def _plain(identity: str) -> str:
-    """An id as part of a file's name; one that would not do is hashed."""
+    """Return an id as part of a file name; an unsuitable one is hashed."""
     if _PLAIN.match(identity):
         return identity
     return "x-" + sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:48]
@@ -237,7 +525,7 @@ def _read(path: str) -> Recorded:
         with opening(), open(path, "rb") as file:
             return read(file.read())
     except FileNotFoundError:
-        return Recorded([])  # dropped meanwhile
+        return Recorded([])  # pruned since the list was read
 
 
 def _touched(path: str) -> int:

@@ -1,44 +1,91 @@
-"""One line a change: what stood under a path, what stands there now, and who changed it.
+"""Stored form of the history: one line per change, and contents under their hashes.
 
-Pure: values, and their spelling in the files of the history.
+A line has the state before a change, the state after it, and its author. A content is stored once,
+complete or not at all, readable by its owner only. A content that is needed again is touched, and a
+content to delete is first renamed: if it was touched in between, it is renamed back. So two
+processes can store and delete concurrently.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+import secrets
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from hashlib import sha256
 from typing import Literal, NamedTuple
 
 import msgspec
 
+from callgate.core.local.disk import make_private_directory, sync_file
 from callgate.workspace.noting import Kind
+from callgate.workspace.paths import opening
+
+PIPE = b"pipe"
 
 
 class State(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What stood, or stands, under a path."""
+    """Former or present state of a path."""
 
     kind: Kind
     mode: int
     """Permission bits."""
     size: int = 0
     sha256: str | None = None
-    """Of a file its content, of a link its target; None where it is not known."""
+    """Hash of a file's content or a link's target; None if unknown."""
     kept: bool = False
-    """The content can be had again, until it is too old."""
+    """Whether the content is stored, until it is too old."""
+    node: str | None = None
+    """Kind, device and inode, if a command changed the path. A removed file has one only if no
+    other file can have got its inode, or if that does not matter."""
+    mtime_ns: int = 0
+    stored: str | None = None
+    """Stored file with its inode, or a copy, for a path that a command removed or replaced."""
+    body: str | None = None
+    """Stored content of a file that a command opened for writing."""
+    target: bytes | None = None
+    """Target of a link, or `PIPE` for a named pipe, if a command changed the path."""
+    attributes: tuple[tuple[bytes, bytes | None], ...] = ()
+    """Extended attributes that a command changed; None: there was no such attribute."""
+    first_mode: int | None = None
+    """Mode before the command, if the path is a new name of a file that existed before. Then
+    `body` and `attributes` are the earlier ones, too."""
+    why: str | None = None
+    """Why the content is not stored."""
 
 
 def is_same(one: State | None, other: State | None) -> bool:
     """Whether two states have the same content; the mode does not count."""
     if one is None or other is None:
         return one is other
-    if one.kind != other.kind or one.kind == "other":
+    if one.kind != other.kind:
         return False
-    return one.kind == "directory" or (one.sha256 is not None and one.sha256 == other.sha256)
+    if one.kind == "directory":
+        return True
+    if one.kind == "other" and PIPE in (one.target, other.target):
+        return one.target == other.target
+    if one.sha256 is not None and other.sha256 is not None:
+        return one.sha256 == other.sha256
+    return one.node is not None and _version(one) == _version(other)
+
+
+def _version(state: State) -> tuple[str | None, int, int]:
+    is_file = state.kind == "file"
+    return state.node, state.size * is_file, state.mtime_ns * is_file
+
+
+def is_linked(stored: str) -> bool:
+    """Whether a stored file has the inode of the original, or is a copy."""
+    return os.path.basename(stored).startswith("L")
+
+
+def node_of(kind: Kind, device: int, number: int) -> str | None:
+    """Return the identity of a file; None for links, which are the same if their target is."""
+    return None if kind == "link" else f"{kind[0]}{device}:{number}"
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Who makes changes."""
+    """The author of changes."""
 
     session: str
     call: str
@@ -55,12 +102,32 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 class Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", tag="change"):
     origin: Origin
     path: bytes
-    """Absolute, links resolved. Bytes, because a name need not be text."""
+    """Absolute, links resolved. Bytes, because a name need not be UTF-8."""
     before: State | None
-    """None: nothing stood there."""
+    """None: the path did not exist."""
     after: State | None
     at: int
-    """Nanoseconds since 1970; in one process greater than that of the change before it."""
+    """Nanoseconds since 1970; in one process greater than in the previous change."""
+    group: int = 0
+    """Changes of one command, which are reverted together; 0: a change of one path alone."""
+    first: bytes | None = None
+    """The path before the changes of the group, if a directory above was moved."""
+    is_source: bool = False
+    """The file only got another name. Counts if the file is changed through that name later."""
+    within: Literal["", "removed", "new"] = ""
+    """Whether the directory of the path no longer exists after the group, or did not before."""
+
+    @property
+    def place(self) -> str | None:
+        """The path after the change; None if its directory no longer exists then."""
+        return None if self.within == "removed" else self.real
+
+    @property
+    def first_place(self) -> str | None:
+        """The path before the change; None if its directory did not exist then."""
+        if self.within == "new":
+            return None
+        return self.real if self.first is None else os.fsdecode(self.first)
 
     @property
     def kind(self) -> Literal["created", "changed", "deleted", "directory made"]:
@@ -88,7 +155,7 @@ class Recorded(NamedTuple):
     changes: list[Change]
     """Oldest first."""
     damaged: int = 0
-    """Lines that could not be read, such as one that a crash cut short."""
+    """Unreadable lines, such as a line that a crash truncated."""
 
 
 _decode = msgspec.json.Decoder(Line).decode
@@ -96,7 +163,7 @@ encode = msgspec.json.Encoder().encode
 
 
 def read(content: bytes) -> Recorded:
-    """The changes in a file of the history, without those that were not made."""
+    """Return the changes in a file of the history, without withdrawn ones."""
     changes: dict[int, Change] = {}
     damaged = 0
     for text in content.split(b"\n"):
@@ -118,9 +185,9 @@ _ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}\Z")
 
 
 def after_turn(changes: Sequence[Change], turn: str) -> list[Change] | None:
-    """What was changed after the end of a turn; None if nobody knows when that was.
+    """Return the changes after the end of a turn; None if that time is unknown.
 
-    A turn that changed nothing is placed by its id, which sorts by the moment of its making.
+    A turn that changed nothing is ordered by its id, which sorts by its creation time.
     """
     positions = [change.at for change in changes if change.origin.turn == turn]
     if positions:
@@ -139,3 +206,138 @@ def merged(records: Iterable[Recorded]) -> Recorded:
     found = list(records)
     changes = sorted((change for part in found for change in part.changes), key=lambda c: c.at)
     return Recorded(changes, sum(part.damaged for part in found))
+
+
+_TEMPORARY = "tmp-"
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_BLOCK = 1024 * 1024
+
+
+class Blobs:
+    """A directory of contents. Every method raises `OSError` on a disk failure."""
+
+    def __init__(self, directory: str, *, synced: bool = True) -> None:
+        """If not `synced`, no operation waits for the disk."""
+        self._directory = directory
+        self._synced = synced
+
+    def keep(self, content: bytes, digest: str, *, durable: bool) -> bool:
+        """Store a content; a durable one survives a power failure. Returns whether it was new."""
+        path, durable = self._path(digest), durable and self._synced
+        try:
+            os.utime(path)
+            if durable:
+                _sync(path)
+                _sync(os.path.dirname(path))
+            return False
+        except FileNotFoundError:
+            pass
+        beside = os.path.join(self._directory, _TEMPORARY + secrets.token_hex(8))
+        try:
+            _write_new(beside, content, durable=durable)
+        except FileNotFoundError:
+            self._make(self._directory)
+            _write_new(beside, content, durable=durable)
+        self._name(beside, path)
+        if durable:
+            _sync(os.path.dirname(path))
+        return True
+
+    def read(self, digest: str) -> bytes | None:
+        """Return a content, if it is still stored and undamaged."""
+        try:
+            with opening(), open(self._path(digest), "rb") as file:
+                content = file.read()
+        except FileNotFoundError:
+            return None
+        return content if sha256(content).hexdigest() == digest else None
+
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes of all contents."""
+        return {name: status.st_size for name, status in self._scan() if len(name) == 64}
+
+    def drop_others(self, wanted: Collection[str], older_than: float) -> None:
+        """Delete contents that are neither wanted nor recently touched, and remains of crashes."""
+        for name, status in list(self._scan()):
+            if name in wanted or status.st_mtime >= older_than:
+                continue
+            if len(name) != 64:
+                _unlink(os.path.join(self._directory, name))
+                continue
+            path = self._path(name)
+            aside = os.path.join(self._directory, _TEMPORARY + secrets.token_hex(8))
+            try:
+                os.rename(path, aside)
+            except FileNotFoundError:
+                continue  # another process drops it, too
+            if os.stat(aside).st_mtime >= older_than:
+                self._name(aside, path)
+            else:
+                _unlink(aside)
+
+    def _name(self, beside: str, path: str) -> None:
+        try:
+            os.rename(beside, path)
+        except FileNotFoundError:
+            self._make(os.path.dirname(path))
+            os.rename(beside, path)
+
+    def _make(self, directory: str) -> None:
+        with opening():
+            make_private_directory(directory, synced=self._synced)
+
+    def _path(self, digest: str) -> str:
+        return os.path.join(self._directory, digest[:2], digest)
+
+    def _scan(self) -> Iterator[tuple[str, os.stat_result]]:
+        for directory, _, names in os.walk(self._directory):
+            for name in names:
+                try:
+                    yield name, os.stat(os.path.join(directory, name))
+                except FileNotFoundError:
+                    continue
+
+
+def _write_new(path: str, content: bytes, *, durable: bool) -> None:
+    """Create a file with this content, or none."""
+    with opening():
+        fd = os.open(path, _CREATE, 0o600)
+    try:
+        write_all(fd, content)
+        if durable:
+            sync_file(fd)
+    except BaseException:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(fd)
+
+
+def _sync(path: str) -> None:
+    with opening():
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        sync_file(fd)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, content: bytes) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(fd, left) :]
+
+
+def digest_of(fd: int) -> str:
+    """Return the hash of an open file's content, of any size."""
+    hashed = sha256()
+    while block := os.read(fd, _BLOCK):
+        hashed.update(block)
+    return hashed.hexdigest()
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass

@@ -1,1 +1,0 @@
-"""The checks of `callgate doctor`. Begin with `checks.py`."""

@@ -1,1 +1,0 @@
-"""`callgate acp`: the agent of an editor, its set-up, and the settings of editors."""

@@ -1,1 +1,0 @@
-"""`callgate mcp ...`: a module for each group of subcommands."""

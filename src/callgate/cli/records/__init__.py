@@ -1,1 +1,0 @@
-"""What commands read from the store and the audit log, and delete there."""

@@ -1,1 +1,0 @@
-"""`callgate serve`, `status`, `stop`, `dashboard`, and what a long-running command needs."""

@@ -1,1 +1,0 @@
-"""`callgate init`, and what it writes and asks at a terminal."""

@@ -1,1 +1,0 @@
-"""Remote workers: being one (`worker`), and who may be one (`workers`)."""

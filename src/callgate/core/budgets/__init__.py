@@ -1,1 +1,0 @@
-"""Counting what budgets limit: `ledgers` is the arithmetic, `ops` what the store is asked."""

@@ -1,1 +1,0 @@
-"""Waiting for the disk: in threads of its own (`threads`), and once for many (`shared_syncs`)."""

@@ -1,0 +1,1 @@
+"""Files, locks, environment and git settings of this machine."""

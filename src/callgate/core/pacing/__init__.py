@@ -1,1 +1,0 @@
-"""Limits on how fast producers work for their readers."""

@@ -1,1 +1,0 @@
-"""Deleting what is old from a store: the `ops`, and what is read before them (`usage`)."""

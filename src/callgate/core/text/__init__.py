@@ -1,1 +1,0 @@
-"""Patterns and characters of text, matched in linear time."""

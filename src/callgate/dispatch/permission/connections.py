@@ -1,0 +1,242 @@
+"""Approval of hosts that a running command contacts: each question is a call of `connect_host`.
+
+    command --connects--> host_approvals --Connection--> call of connect_host --> the pipeline
+                                ^                                                    |
+                                +--------------------- Verdict ----------------------+
+
+A question runs through the pipeline: rules and remembered answers cover hosts, every client of the
+session and the inbox show the question, and the audit log has the answer. The work of such a call
+is to let the connection proceed, so the call ends with the process that waits.
+
+The approval of a command also covers the hosts in its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from callgate.core.calls import CallerKind, Handover, ToolCall, ToolResult
+from callgate.core.commands import (
+    CONNECT_HOST,
+    Approve,
+    Command,
+    Connection,
+    Launcher,
+    OnOutput,
+    Running,
+    Verdict,
+)
+from callgate.core.content import TextBlock
+from callgate.core.effects import SideEffects
+from callgate.core.errors import ToolPermissionDenied
+from callgate.core.sessions import Mode, Session
+from callgate.core.tools import ToolContext, ToolDefinition, ToolFactory, ToolOutput
+from callgate.dispatch.contexts import CallContext
+from callgate.dispatch.permission.confirmations import Scope
+from callgate.policy.provenance.forms import addresses_in
+from callgate.redaction.data import summarize
+from callgate.redaction.texts import redact
+from callgate.sandbox import allowed_hosts
+from callgate.sandbox.allowed_hosts import AllowedHost
+
+_LONGEST_LABEL = 200
+_TEXT = {"type": "string", "maxLength": 4096}
+_DEFINITION = ToolDefinition(
+    name=CONNECT_HOST,
+    description="Let a running command connect to a host. Only callgate calls it.",
+    input_schema={
+        "type": "object",
+        "properties": {
+            "host": {**_TEXT, "description": "As in a list of hosts of the settings."},
+            "port": {"type": "integer", "minimum": 1, "maximum": 65535},
+            "address": {**_TEXT, "description": "A private address that the name has."},
+            "reaches": {**_TEXT, "description": "Why the address is special."},
+            "program": {**_TEXT, "description": "The program that connects."},
+            "call": {**_TEXT, "description": "The call that started it."},
+            "installs": {**_TEXT, "description": "Its package manager, if it only installs."},
+        },
+        "required": ["host", "port"],
+        "additionalProperties": False,
+    },
+    side_effects=SideEffects.NETWORK,
+    requires_workspace=False,
+    path_params=(),
+    destination_params=("host",),
+    output_labels=frozenset(),
+    kind="fetch",
+    source="builtin",
+)
+
+Run = Callable[[ToolCall], Awaitable[ToolResult]]
+RunningCalls = Callable[[], Iterator[ToolCall]]
+
+
+class ConnectHost:
+    """The tool `connect_host`. The process that waits for the connection does its work."""
+
+    definition = _DEFINITION
+
+    async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
+        raise ToolPermissionDenied(
+            "`connect_host` belongs to a running command, and cannot be called.",
+            reason="internal_tool",
+        )
+
+    async def cancel(self) -> bool:
+        return False
+
+
+class _Approved(ConnectHost):
+    """The work of an approved call: the process connects."""
+
+    def __init__(self, factory: ToolFactory) -> None:
+        """`factory` is unused: it creates the tool that refuses every call."""
+
+    async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
+        assert isinstance(context, CallContext)
+        value = {"scope": context.answer_scope}
+        return ToolOutput(content=[TextBlock(f"{input['host']} may be reached.")], value=value)
+
+
+class Connections:
+    """Puts questions about hosts for the commands, hosts, servers and agents of a runtime."""
+
+    def __init__(self, run: Run, calls: RunningCalls) -> None:
+        self._run = run
+        self._calls = calls
+
+    def of_call(self, launcher: Launcher, call: ToolCall, *, is_approved: bool) -> Launcher:
+        """Return a launcher whose commands put questions for a call. `is_approved`: an approver
+        saw the text of its command."""
+        arguments = call.arguments if isinstance(call.arguments, dict) else {}
+        command = arguments.get("command")
+        text = command if isinstance(command, str) else ""
+        named = hosts_in(text) if is_approved else ()
+        label = f"{call.tool}: {text}" if text else call.tool
+
+        async def approve(connection: Connection) -> Verdict:
+            if any(str(each) == connection.entry for each in named):
+                return Verdict()
+            return await self._ask(connection, call, label, _installer(text))
+
+        return _Approving(launcher, approve)
+
+    def of_process(self, launcher: Launcher, session: Session, name: str) -> Launcher:
+        """Return a launcher for a process that serves many calls. A question belongs to the session
+        of a call that it serves at that moment, else to its own session, and so does its answer."""
+        own_session = Session(workspace=session.workspace, mode=Mode.ASK)
+        by_itself = ToolCall(tool=name, arguments={}, session=own_session)
+
+        async def approve(connection: Connection) -> Verdict:
+            served = next((each for each in self._calls() if _is_of(each, name)), by_itself)
+            verdict = await self._ask(connection, served, name)
+            return msgspec.structs.replace(verdict, once=True)
+
+        return _Approving(launcher, approve)
+
+    async def _ask(
+        self, connection: Connection, call: ToolCall, label: str, installs: str | None = None
+    ) -> Verdict:
+        result = await self._run(
+            ToolCall(
+                tool=CONNECT_HOST,
+                arguments=_arguments(connection, call, installs),
+                session=call.session,
+                caller=CallerKind(call.caller),
+                turn_id=call.turn_id,
+                scope=call.scope,
+                principal=call.principal,
+                client=call.client,
+                answer_s=call.answer_s,
+                parent_event_id=call.parent_event_id,
+                handover=Handover(_Approved, takes_slot=False, purpose=_purpose(connection, label)),
+            )
+        )
+        if result.error is not None:
+            message = result.error.message
+            if result.error.reason == "no_confirmer":
+                message += _advice(connection.entry)
+            return Verdict(refusal=message)
+        value = result.value if isinstance(result.value, dict) else {}
+        return Verdict(once=value.get("scope") == Scope.ONCE)
+
+
+class _Approving(msgspec.Struct, frozen=True):
+    """A launcher whose commands have an `approve` callback."""
+
+    around: Launcher
+    approve: Approve
+
+    async def start(self, command: Command, on_output: OnOutput) -> Running:
+        asking = msgspec.structs.replace(command, approve=self.approve)
+        return await self.around.start(asking, on_output)
+
+
+def hosts_in(command: str) -> tuple[AllowedHost, ...]:
+    """Return the hosts in the text of a command."""
+    found = []
+    for text in addresses_in(command).values():
+        try:
+            found.append(allowed_hosts.parse(text))
+        except ValueError:
+            continue  # not a host of any connection
+    return tuple(dict.fromkeys(found))
+
+
+def _installer(command: str) -> str | None:
+    from callgate.policy.installers import installer  # lazy: for commands  # noqa: PLC0415
+
+    return installer(command)
+
+
+def _purpose(connection: Connection, label: str) -> str:
+    program = _quoted(connection.program) if connection.program else "A program"
+    return f"{program} of {_quoted(label)} connects to a host that nothing lists."
+
+
+def _quoted(text: str) -> str:
+    """Quote a text that the command determines, so that it cannot pass for ours."""
+    return msgspec.json.encode(summarize(redact(text), limit=_LONGEST_LABEL)).decode()
+
+
+def _arguments(connection: Connection, call: ToolCall, installs: str | None) -> dict[str, Any]:
+    address = connection.address or connection.entry
+    values = {
+        "host": connection.entry,
+        "port": connection.port,
+        "address": connection.address,
+        "reaches": _reaches(address),
+        "program": connection.program,
+        "call": call.id,
+        "installs": installs,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _reaches(text: str) -> str | None:
+    """Return a warning about an address; None for a name or a public address."""
+    try:
+        host, _ = allowed_hosts.split(text)
+    except ValueError:
+        return None
+    if not allowed_hosts.is_address(host) or allowed_hosts.is_public(host):
+        return None
+    if allowed_hosts.is_metadata(host):
+        return "the metadata service of a cloud, which hands out credentials"
+    return "this machine or the network around it"
+
+
+def _is_of(call: ToolCall, name: str) -> bool:
+    """Whether a call uses a tool of the host or server, in either spelling."""
+    tool = call.requested_tool
+    return tool.startswith((f"{name}/", f"{name.replace('.', '__')}__"))
+
+
+def _advice(entry: str) -> str:
+    return (
+        f' To allow it, add a rule: decision = "allow", tool = "{CONNECT_HOST}",'
+        f' arguments = {{ host = "{entry}" }}.'
+    )

@@ -1,1 +1,0 @@
-"""Where records go: a file, syslog, an HTTP server. `sink` has the port and the errors."""

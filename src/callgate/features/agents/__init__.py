@@ -1,0 +1,1 @@
+"""Third-party agents behind callgate: hooks, ACP proxy, sandboxed runs."""

@@ -1,0 +1,1 @@
+"""Chat: models, the agent loop, sub-agents, and the commands `chat` and `run`."""

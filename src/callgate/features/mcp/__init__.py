@@ -1,0 +1,1 @@
+"""MCP: servers as sources of tools, and callgate as an MCP server."""

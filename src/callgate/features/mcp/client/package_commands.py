@@ -1,0 +1,276 @@
+"""Command lines that fetch a package and run its program: `npx`, `uvx`, `pipx run`. Pure."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+Manager = Literal["npm", "uv", "pip"]
+RUNNERS = frozenset(
+    {
+        "npx",
+        "npm",
+        "pnpm",
+        "pnpx",
+        "yarn",
+        "yarnpkg",
+        "bunx",
+        "bun",
+        "uvx",
+        "uv",
+        "pipx",
+        "deno",
+    }
+)
+_PINNED = re.compile(r"([A-Za-z0-9._-]+(?:\[[^\]]*\])?)@([A-Za-z0-9.+!*-]+)\Z")
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_LOCAL = (".", "/", "~", "-", "file:", "link:", "workspace:")
+"""Prefixes of package arguments that do not name a package of a registry."""
+_ARCHIVE = re.compile(r".*\.(?:tgz|tar\.gz|tar|whl|zip)\Z")
+
+
+class PackageCommand(msgspec.Struct, frozen=True, kw_only=True):
+    manager: Manager
+    program: str
+    """The program that fetches: npm, uv, or Python."""
+    packages: tuple[str, ...]
+    executable: str | None = None
+    """The program to run; None: the package's default program."""
+    options: tuple[str, ...] = ()
+    """Options of the package manager, such as another registry."""
+    python: str | None = None
+    arguments: tuple[str, ...] = ()
+    """Arguments of the program."""
+
+    @property
+    def key(self) -> str:
+        """Key of the installation, independent of the program's arguments."""
+        return msgspec.json.encode(
+            [
+                self.manager,
+                self.packages,
+                self.options,
+                self.python,
+            ]
+        ).decode()
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+class _Options(NamedTuple):
+    ignored: frozenset[str]
+    """Options without a value that are not passed on."""
+    packages: frozenset[str]
+    """Options whose value is a package."""
+    main: frozenset[str] = frozenset()
+    """Options whose value is the package that contains the program."""
+    python: frozenset[str] = frozenset()
+    valued: frozenset[str] = frozenset()
+    """Options with a value that are passed on."""
+    plain: frozenset[str] = frozenset()
+    """Options without a value that are passed on."""
+    dropped: frozenset[str] = frozenset()
+    """Options with a value that are not passed on."""
+
+
+class _Reading(NamedTuple):
+    packages: list[str]
+    main: str | None
+    python: str | None
+    options: list[str]
+    remaining: list[str]
+    ended: bool
+    """Whether `--` ended the options: all further words belong to the program."""
+
+
+_NPM = _Options(
+    ignored=_words("-y --yes -q --quiet -s --silent --ignore-existing --no-update-notifier"),
+    packages=_words("-p --package"),
+    valued=_words("--registry"),
+    plain=_words("--ignore-scripts --prefer-offline --prefer-online --offline"),
+    dropped=_words("--loglevel --cache"),
+)
+_UV = _Options(
+    ignored=_words("""-q --quiet -v --verbose --isolated --refresh -U --upgrade -n --no-cache
+        --no-progress --managed-python"""),
+    packages=_words("--with"),
+    main=_words("--from"),
+    python=_words("-p --python"),
+    valued=_words("""--index --default-index -i --index-url --extra-index-url -f --find-links
+        --index-strategy --keyring-provider --prerelease --resolution --exclude-newer
+        --allow-insecure-host"""),
+    plain=_words("--no-index --no-build --native-tls --offline --system-certs"),
+    dropped=_words("--cache-dir --color"),
+)
+_PIPX = _Options(
+    ignored=_words("-q --quiet -v --verbose --no-cache"),
+    packages=_words("--with"),
+    main=_words("--spec"),
+    python=_words("--python"),
+    valued=_words("-i --index-url --extra-index-url -f --find-links"),
+    plain=_words("--no-index --pre"),
+)
+
+
+def runs_package(argv: Sequence[str], package: str) -> bool:
+    """Return whether a command names a package, its program, or a file in it."""
+    inside, versions = f"/node_modules/{package}/", (f"{package}@", f"{package}==")
+    return any(
+        word == package
+        or word.startswith(versions)
+        or inside in word
+        or os.path.basename(word) == package
+        for word in argv
+    )
+
+
+def is_runner(argv: Sequence[str]) -> bool:
+    """Return whether the program can fetch packages and run them."""
+    return os.path.basename(argv[0]) in RUNNERS
+
+
+def parse(argv: Sequence[str]) -> PackageCommand | None:
+    """Return the parsed command; None for other commands and unsupported options."""
+    program, *words = argv
+    name = os.path.basename(program)
+    if name == "npx":
+        return _npm(_beside(program, "npm"), words)
+    if name == "npm" and words[:1] in (["exec"], ["x"]):
+        return _npm(program, words[1:], ends_at_dashes=True)
+    if name == "uvx":
+        return _python("uv", _beside(program, "uv"), words, _UV)
+    if name == "uv" and words[:2] == ["tool", "run"]:
+        return _python("uv", program, words[2:], _UV)
+    if name == "pipx" and words[:1] == ["run"]:
+        return _python("pip", "", _with_pip_options(words[1:]), _PIPX)
+    return None
+
+
+def _npm(
+    program: str, words: Sequence[str], *, ends_at_dashes: bool = False
+) -> PackageCommand | None:
+    reading = _read(words, _NPM)
+    if reading is None or not reading.remaining:
+        return None
+    first, *arguments = reading.remaining
+    if ends_at_dashes and not reading.ended:  # options before `--` are npm's
+        before, dashes, after = _split(arguments)
+        if any(word.startswith("-") for word in before):
+            return None
+        arguments = [*before, *after] if dashes else before
+    packages = reading.packages or [first]
+    if any(map(_is_local, packages)):
+        return None
+    return PackageCommand(
+        manager="npm",
+        program=program,
+        packages=tuple(packages),
+        executable=first if reading.packages else None,
+        options=tuple(reading.options),
+        arguments=tuple(arguments),
+    )
+
+
+def _python(
+    manager: Manager, program: str, words: Sequence[str], options: _Options
+) -> PackageCommand | None:
+    reading = _read(words, options)
+    if reading is None or not reading.remaining:
+        return None
+    first, *arguments = reading.remaining
+    named = _NAME.match(first)
+    packages = [_requirement(reading.main or first), *map(_requirement, reading.packages)]
+    if named is None or any(map(_is_local, packages)):
+        return None
+    python = reading.python
+    if manager == "pip":
+        program = "python3" if python is None else python
+        program = f"python{program}" if program[:1].isdigit() else program
+        python = program
+    return PackageCommand(
+        manager=manager,
+        program=program,
+        packages=tuple(packages),
+        executable=named[0],
+        options=tuple(reading.options),
+        python=python,
+        arguments=tuple(arguments),
+    )
+
+
+def _read(words: Sequence[str], known: _Options) -> _Reading | None:
+    reading = _Reading([], None, None, [], [], ended=False)
+    waiting = list(words)
+    while waiting and waiting[0].startswith("-"):
+        word = waiting.pop(0)
+        if word == "--":
+            return reading._replace(remaining=waiting, ended=True)
+        name, equals, value = word.partition("=")
+        if not equals and name in known.ignored:
+            continue
+        if not equals and name in known.plain:
+            reading.options.append(name)
+            continue
+        if not equals:
+            if not waiting:
+                return None
+            value = waiting.pop(0)
+        if name in known.packages:
+            reading.packages.append(value)
+        elif name in known.main:
+            reading = reading._replace(main=value)
+        elif name in known.python:
+            reading = reading._replace(python=value)
+        elif name in known.valued:
+            reading.options.extend((name, value))
+        elif name not in known.dropped:
+            return None
+    return reading._replace(remaining=waiting)
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], bool, list[str]]:
+    if "--" not in words:
+        return list(words), False, []
+    at = words.index("--")
+    return list(words[:at]), True, list(words[at + 1 :])
+
+
+def _with_pip_options(words: Sequence[str]) -> list[str]:
+    """Return the words with the contents of `--pip-args` as separate options."""
+    result: list[str] = []
+    waiting = list(words)
+    while waiting and waiting[0].startswith("-") and waiting[0] != "--":
+        word = waiting.pop(0)
+        if word == "--pip-args" and waiting:
+            result += shlex.split(waiting.pop(0))
+        elif word.startswith("--pip-args="):
+            result += shlex.split(word.partition("=")[2])
+        elif "=" not in word and word not in _PIPX.ignored | _PIPX.plain and waiting:
+            result += [word, waiting.pop(0)]
+        else:
+            result.append(word)
+    return [*result, *waiting]
+
+
+def _requirement(package: str) -> str:
+    """Convert `name@1.2`, the notation of uvx and pipx, to `name==1.2`, the notation of pip."""
+    found = _PINNED.match(package)
+    if found is None:
+        return package
+    return found[1] if found[2] == "latest" else f"{found[1]}=={found[2]}"
+
+
+def _is_local(package: str) -> bool:
+    archive = _ARCHIVE.match(package) is not None and "://" not in package
+    return not package or package.startswith(_LOCAL) or archive or "file:" in package
+
+
+def _beside(program: str, other: str) -> str:
+    return os.path.join(os.path.dirname(program), other)

@@ -1,0 +1,193 @@
+"""Connections of a command that callgate makes on its behalf: the runtime's part.
+
+    address from the keeper --> port 53?               our resolver answers (`stub_resolver`)
+                            --> one of its addresses?  the name of that address
+                            --> any other address      unchanged
+                            --> loopback without namespaces: our proxy, or a listed port
+            --> listed or approved (`host_approvals`) --> looked up --> connected --> to the keeper
+
+So rules about host names bind every program that resolves names with the C library. No answer of a
+name server changes the destination, because callgate looks the name up itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import os
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from callgate.core.tasks import start_task
+from callgate.sandbox import allowed_hosts
+from callgate.sandbox.allowed_hosts import Resolve, look_up
+from callgate.sandbox.host_approvals import HostApprovals, Unapproved
+from callgate.sandbox.stub_resolver import StubResolver
+
+_DOMAIN_NAMES = 53
+_MOST_RESOLVING = 128
+"""Connections of one command to our resolver."""
+_CONNECT_S = 60.0
+"""Time limit of the lookup, and of each address."""
+
+Reply = Callable[[int, int, socket.socket | None], None]
+"""Takes the id of a call, an error number, and the connected socket if that is 0."""
+
+Proxy = tuple[int, Callable[[socket.socket], None]]
+"""The port of our proxy, and a function that serves a connection to it."""
+
+
+class Connector:
+    """Makes connections for one command."""
+
+    def __init__(
+        self,
+        approvals: HostApprovals,
+        reply: Reply,
+        proxy: Proxy,
+        *,
+        resolve: Resolve = look_up,
+    ) -> None:
+        self.reached = 0
+        """Number of connections made for the command."""
+        self._approvals = approvals
+        self._reply = reply
+        self._proxy_port, self._to_proxy = proxy
+        self._resolve = resolve
+        self._resolver = StubResolver()
+        self._resolving = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def connect(self, id: int, port: int, address: bytes, six: bool, program: str) -> None:
+        """Start to connect; `reply` receives the result. `six`: the socket is for IPv6."""
+        number = ipaddress.IPv6Address(address)
+        text = str(number.ipv4_mapped or number)
+        self._start(self._answer(id, port, text, six, program or None))
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = start_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(
+        self, id: int, port: int, address: str, six: bool, program: str | None
+    ) -> None:
+        number, connected = errno.ECONNABORTED, None
+        try:
+            if port == _DOMAIN_NAMES:
+                connected = self._name_server()
+            else:
+                connected = await self._connect(port, address, six, program)
+            number = 0
+        except Unapproved:
+            number = errno.EACCES
+        except TimeoutError:
+            number = errno.ETIMEDOUT
+        except OSError as error:
+            number = error.errno or errno.EHOSTUNREACH
+            if isinstance(error, socket.gaierror):
+                number = errno.EHOSTUNREACH
+        finally:
+            self._reply(id, number, connected)
+            if connected is not None:
+                connected.close()
+
+    def _name_server(self) -> socket.socket:
+        """A connection to our resolver."""
+        if self._resolving >= _MOST_RESOLVING:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        theirs, ours = socket.socketpair()
+        theirs.bind("")  # to no name, so that the command cannot bind it to one of this machine
+        self._resolving += 1
+        self._start(self._serve_names(ours))
+        return theirs
+
+    async def _serve_names(self, connection: socket.socket) -> None:
+        try:
+            await self._resolver.serve(connection)
+        finally:
+            self._resolving -= 1
+
+    async def _connect(
+        self, port: int, address: str, six: bool, program: str | None
+    ) -> socket.socket:
+        host = self._resolver.name_of(address)
+        if host is None:
+            raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
+        if allowed_hosts.is_address(host) and _is_loopback(host):
+            return await self._connect_loopback(host, port, six)
+        entries = await self._approvals.entries(host, port, program)
+        addresses = [host]
+        if not allowed_hosts.is_address(host):
+            async with asyncio.timeout(_CONNECT_S):
+                addresses = await self._resolve(host, port)
+        permitted = [each for each in addresses if any(entry.permits(each) for entry in entries)]
+        if addresses and not permitted:
+            entry = await self._approvals.private(host, port, addresses[0], program)
+            permitted = [each for each in addresses if entry.permits(each)]
+        failed = OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
+        for each in permitted:
+            try:
+                connection = await self._connected(each, port, six)
+            except OSError as error:
+                failed = error
+                continue
+            self.reached += 1
+            return connection
+        raise failed
+
+    async def _connect_loopback(self, host: str, port: int, six: bool) -> socket.socket:
+        """Connect to our proxy or to a listed port. Other ports are refused without a question,
+        because programs try many ports of their loopback."""
+        if port == self._proxy_port:
+            return await self._connect_to_proxy(six)
+        names = (host, "localhost")
+        if not any(self._approvals.permits(name, port, host) for name in names):
+            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        connection = await self._connected(host, port, six)
+        self.reached += 1
+        return connection
+
+    async def _connect_to_proxy(self, six: bool) -> socket.socket:
+        """Return a connection to our proxy. No other process can use its listener."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            connection = await self._connected("127.0.0.1", listener.getsockname()[1], six)
+            try:
+                listener.setblocking(False)
+                while True:  # another process may have been first
+                    peer, address = listener.accept()
+                    if address[1] == connection.getsockname()[1]:
+                        self._to_proxy(peer)
+                        return connection
+                    peer.close()
+            except BaseException:
+                connection.close()
+                raise
+
+    async def _connected(self, address: str, port: int, six: bool) -> socket.socket:
+        if six and ":" not in address and socket.has_dualstack_ipv6():
+            address = f"::ffff:{address}"
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            connection.setblocking(False)
+            async with asyncio.timeout(_CONNECT_S):
+                await asyncio.get_running_loop().sock_connect(connection, (address, port))
+            # Until a second call the kernel has it as connecting, and takes a reset for the end of
+            # that: the command could then connect it to any other address.
+            connection.connect((address, port))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _is_loopback(host: str) -> bool:
+    address = ipaddress.ip_address(host)
+    return address.is_loopback or address.is_unspecified

@@ -1,0 +1,1 @@
+"""The local socket: `listening` creates it safely, `instances` records its path."""

@@ -1,1 +1,0 @@
-"""Ways in: each turns a wire into calls on the runtime, and decides nothing."""

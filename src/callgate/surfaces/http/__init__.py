@@ -1,8 +1,0 @@
-"""An instance over HTTP and WebSocket. The contract is protocols/http_v1/README.md.
-
-    server -> guard (who is it, from where?) -> application -> operations, by resource -> Runtime
-                                                           -> stream (WebSocket) <- fanout <- store
-
-Start with `operations`: a route is one value in a table, from which the router and the
-description for others (`openapi`) are made alike.
-"""

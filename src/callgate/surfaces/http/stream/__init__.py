@@ -1,1 +1,0 @@
-"""The WebSocket of events: who reads what. `websocket.py` is one client."""

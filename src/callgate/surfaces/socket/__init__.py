@@ -1,1 +1,0 @@
-"""The local socket: `listening` makes it, safely, `instances` records where it is."""

@@ -1,1 +1,0 @@
-"""What we know of git: ignore files, protected files of a repository, submodules."""

@@ -1,0 +1,72 @@
+"""One call of each agent, in the agent's own form, from the event to the answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callgate.features.agents.hooks import events
+from callgate.features.agents.hooks.agent_tools import translate
+from callgate.features.agents.hooks.events import HookPhase, Verdict
+from callgate.features.agents.known import hooked
+
+EVENTS = Path(__file__).parent / "events"
+
+
+def fixture(agent: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((EVENTS / f"{agent}.json").read_text())
+    return found
+
+
+def test_each_agent_has_a_fixture() -> None:
+    assert {each.stem for each in EVENTS.iterdir()} == set(hooked())
+
+
+@pytest.mark.parametrize("agent", hooked())
+def test_a_command_of_an_agent_is_read_as_a_command_of_ours(agent: str) -> None:
+    event = events.read(agent, json.dumps(fixture(agent)["before"]).encode())
+    assert (event.phase, event.cwd, event.relayed) == (HookPhase.BEFORE, "/home/user/project", "")
+    call = translate(event, {}, agent)
+    assert call.tool == "shell"
+    assert call.arguments == {"command": "echo hi > hooked.txt", "cwd": "/home/user/project"}
+
+
+@pytest.mark.parametrize("agent", hooked())
+def test_both_events_of_a_call_are_of_one_call(agent: str) -> None:
+    given = fixture(agent)
+    before = events.read(agent, json.dumps(given["before"]).encode())
+    after = events.read(agent, json.dumps(given["after"]).encode())
+    assert after.phase is HookPhase.AFTER
+    assert not after.failed
+    assert (after.session, after.use_id, after.tool) == (before.session, before.use_id, before.tool)
+    assert translate(after, {}, agent) == translate(before, {}, agent)
+
+
+@pytest.mark.parametrize("agent", hooked())
+def test_the_event_of_a_test_is_in_the_form_of_the_agent(agent: str) -> None:
+    hooks = hooked()[agent]
+    tool, arguments = hooks.shell_call("ls")
+    plain = {
+        "hook_event_name": "PreToolUse",
+        "session_id": "s",
+        "cwd": "/w",
+        "tool_name": tool,
+        "tool_input": arguments,
+    }
+    event = events.read(agent, json.dumps(hooks.dialect.own_event(plain)).encode())
+    assert (event.session, event.cwd, event.tool, event.input) == ("s", "/w", tool, arguments)
+
+
+def test_a_failed_call_of_cline_is_reported_as_failed() -> None:
+    report = fixture("cline")["after"]
+    report["postToolUse"]["success"] = False
+    assert events.read("cline", json.dumps(report).encode()).failed
+
+
+def test_cline_is_answered_by_its_published_format() -> None:
+    assert json.loads(events.write("cline", Verdict(allowed=True))) == {"cancel": False}
+    refused = json.loads(events.write("cline", Verdict(allowed=False, reason="not this")))
+    assert (refused["cancel"], refused["errorMessage"]) == (True, "not this")
