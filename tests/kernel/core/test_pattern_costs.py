@@ -75,7 +75,7 @@ def test_arguments_of_too_many_parts_are_refused_and_long_texts_are_not() -> Non
     assert schema.check({"a": [1] * (MOST_PARTS - 10)})
     assert schema.check({"b": "1," * (MAX_BYTES // 4)})
     for value in ({"a": [1] * MOST_PARTS}, {"a": [[]] * MOST_PARTS}, {"a": [{"b": 1}] * MOST_PARTS}):
-        with pytest.raises(ToolValidationError, match="too much"):
+        with pytest.raises(ToolValidationError, match="too large"):
             schema.check(value)
 
 

@@ -21,7 +21,7 @@ WORDS = [
     "pw",
     "psk",
     "otp",
-    "@",
+    "://u:x@",
     "identified by",
     "\x1b",
     "contrase",
