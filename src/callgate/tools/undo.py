@@ -27,9 +27,10 @@ from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.paths import readable, sayable, shown
 from callgate.workspace.undo import restoring
 from callgate.workspace.undo.history import SHOWN, CallHistory, History
+from callgate.workspace.undo.planning import Conflict, Plan, plan, take
 from callgate.workspace.undo.records import Change, Recorded, State, after_turn
-from callgate.workspace.undo.restoring import Conflict, Plan, Step, plan, take
 from callgate.workspace.undo.reverting import Reverter, refusal
+from callgate.workspace.undo.steps import Step
 
 _MOST_SHOWN = 50
 """Maximum files with a diff; others are listed."""

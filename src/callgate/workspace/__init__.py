@@ -9,6 +9,6 @@ descriptor inside the workspace, and `opening` and `walk`, which open it. `edits
 are pure. No module checks a path first and opens it afterwards: the opened file is checked and
 used.
 
-Undo: `noting` reports each change to a history, `undo/history` stores it (`undo/records`), and
-`undo/restoring` plans an undo and applies it through the same boundary.
+Undo: `noting` reports each change to a history, `undo/history` stores it (`undo/records`),
+`undo/planning` plans an undo, and `undo/reverting` applies it through the same boundary.
 """

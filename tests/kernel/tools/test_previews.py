@@ -20,8 +20,8 @@ from callgate.sandbox.profiles import SandboxPaths
 from callgate.tools.previews import Preview, apply, described, discard
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.undo.history import History
+from callgate.workspace.undo.planning import plan, take
 from callgate.workspace.undo.records import Origin
-from callgate.workspace.undo.restoring import plan, take
 from tests.kernel.sandbox.test_escapes import needed
 from tests.needs import needs
 

@@ -30,8 +30,8 @@ from callgate.tools.files import DeleteFile, WriteFile
 from callgate.tools.undo import Undo
 from callgate.workspace.files import Guard, WorkspaceFileAPI
 from callgate.workspace.undo.history import Bounds, History
+from callgate.workspace.undo.planning import plan, take
 from callgate.workspace.undo.records import Origin
-from callgate.workspace.undo.restoring import plan, take
 from tests.support import Bench
 
 

@@ -43,7 +43,7 @@ class CommandWorld:
         self.root = base / "ws"
         home = base / "home"
         for path in (self.root, home, home / ".callgate"):
-            path.mkdir()
+            path.mkdir(exist_ok=True)
         places = SandboxPaths(
             workspace=str(self.root),
             home=str(home),
@@ -61,12 +61,14 @@ class CommandWorld:
     def close(self) -> None:
         self.broker.close()
 
-    def origin(self, call: str, tool: str = "shell", turn: str = LATER) -> Origin:
-        return Origin(session="s", call=call, tool=tool, workspace=os.fsencode(self.root), turn=turn)
+    def origin(self, call: str, tool: str = "shell", turn: str = LATER, session: str = "s") -> Origin:
+        return Origin(session=session, call=call, tool=tool, workspace=os.fsencode(self.root), turn=turn)
 
-    async def run(self, script: str, call: str = "c1", turn: str = LATER) -> tuple[Exit, ChangeSet, str]:
+    async def run(
+        self, script: str, call: str = "c1", turn: str = LATER, session: str = "s"
+    ) -> tuple[Exit, ChangeSet, str]:
         """Run a script as one call, and store its changes."""
-        origin = self.origin(call, turn=turn)
+        origin = self.origin(call, turn=turn, session=session)
         directory = self.history.begin_command(origin)
         written: list[bytes] = []
         running = await self.start(script, directory, lambda stream, data: written.append(data))

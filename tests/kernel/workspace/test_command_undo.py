@@ -21,8 +21,8 @@ from callgate.core.local.preimages import Recorder, Store
 from callgate.sandbox import meters
 from callgate.workspace.undo.command_changes import HASHED, is_in_use
 from callgate.workspace.undo.history import Bounds, CallHistory
+from callgate.workspace.undo.planning import plan
 from callgate.workspace.undo.preimage_logs import read
-from callgate.workspace.undo.restoring import plan
 from callgate.workspace.undo.reverting import Reverter
 from tests.kernel.workspace.command_worlds import BACKENDS, EARLIER, CommandWorld, plant, script
 from tests.needs import needs

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from callgate.workspace.files import WorkspaceFileAPI
-from callgate.workspace.undo import restoring
+from callgate.workspace.undo import planning
 from callgate.workspace.undo.history import Bounds, History
 from callgate.workspace.undo.records import Origin
 
@@ -50,10 +50,10 @@ def by(history: History, root: Path, call: str, **more: str) -> WorkspaceFileAPI
 def undo(history: History, root: Path, *calls: str) -> None:
     files = by(history, root, "undo")
     changes = [change for call in calls for change in history.of_call(call).changes]
-    plan = restoring.plan(files, history, changes)
+    plan = planning.plan(files, history, changes)
     assert (plan.conflicts, plan.lost, plan.outside, plan.swapped) == ([], [], [], [])
     for step in plan.steps:
-        restoring.take(files, history, step)
+        planning.take(files, history, step)
 
 
 @pytest.mark.spec("T46")

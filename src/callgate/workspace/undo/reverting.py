@@ -29,7 +29,7 @@ from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.paths import sayable
 from callgate.workspace.undo.history import History
 from callgate.workspace.undo.records import State, is_linked, node_of
-from callgate.workspace.undo.restoring import Step
+from callgate.workspace.undo.steps import Step
 
 _TEMPORARY = ".callgate-undo-"
 _NOFOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
