@@ -18,7 +18,7 @@ _EXPORTS = {
     "callgate.gate": ("Gate",),
     "callgate.instance.instance": ("serve", "Instance"),
     "callgate.instance.startup": ("CannotServe",),
-    "callgate.client.errors": ("ClientError", "NoInstance", "InstanceGone", "RequestRefused"),
+    "callgate.client.link": ("ClientError", "NoInstance", "InstanceGone", "RequestRefused"),
     "callgate.client.remote": ("RemoteGate",),
     "callgate.client.blocking": ("BlockingGate", "connect"),
     "callgate.sources.functions": ("tool",),
@@ -68,10 +68,10 @@ __all__ = [*_HOME]
 if TYPE_CHECKING:
     from callgate.client.blocking import BlockingGate as BlockingGate
     from callgate.client.blocking import connect as connect
-    from callgate.client.errors import ClientError as ClientError
-    from callgate.client.errors import InstanceGone as InstanceGone
-    from callgate.client.errors import NoInstance as NoInstance
-    from callgate.client.errors import RequestRefused as RequestRefused
+    from callgate.client.link import ClientError as ClientError
+    from callgate.client.link import InstanceGone as InstanceGone
+    from callgate.client.link import NoInstance as NoInstance
+    from callgate.client.link import RequestRefused as RequestRefused
     from callgate.client.remote import RemoteGate as RemoteGate
     from callgate.core.calls import CallerKind as CallerKind
     from callgate.core.calls import Diagnostic as Diagnostic

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from callgate.core.events import TURN_CANCELLED, Event
 from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProcess
 from callgate.sessions.shows import Opened, Said, Show, Spoken, screen_with_speech
-from callgate_catalogue.speech.speaker import MOST_WAITING, ProgramSpeaker
-from callgate_catalogue.speech.voice_options import LONGEST_TEXT, plain, voice_options
+from callgate_catalogue.speech.speaker import LONGEST_TEXT, MOST_WAITING, ProgramSpeaker, plain, voice_options
 from tests.features.chat.agent.talks import END, LOG, call, calls, talk
 
 OPTIONS = ["--stdin", "-b", "1", "-v", "en", "-s", "175", "-p", "50"]

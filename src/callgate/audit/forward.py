@@ -20,8 +20,7 @@ import msgspec
 
 from callgate.audit.reading import records_in
 from callgate.audit.records import CallRecord, closed_segments, last_time, number_of
-from callgate.core.local.disk import make_private_directory, write_private_synced
-from callgate.core.local.file_locks import try_lock
+from callgate.core.local.disk import make_private_directory, try_lock, write_private_synced
 
 PART = 256 * 1024
 """Bytes per read."""

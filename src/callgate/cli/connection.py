@@ -54,7 +54,7 @@ class InstanceConnection:
                 raise UnexpectedPeer("it belongs to another user")
         except (OSError, ValueError) as error:
             self._socket.close()
-            from callgate.client.errors import why_not  # lazy: not where all is well  # noqa: PLC0415
+            from callgate.client.link import why_not  # lazy: not where all is well  # noqa: PLC0415
 
             raise ConnectionLost(why_not(error)) from error
         except ConnectionLost:
@@ -65,9 +65,9 @@ class InstanceConnection:
         try:
             self._socket.connect(path)
         except BlockingIOError:
-            from callgate.client import errors  # lazy: not where all is well  # noqa: PLC0415
+            from callgate.client import link  # lazy: not where all is well  # noqa: PLC0415
 
-            errors.connect_again(self._socket, path, patience_s)
+            link.connect_again(self._socket, path, patience_s)
 
     def __enter__(self) -> InstanceConnection:
         return self

@@ -20,8 +20,7 @@ from typing import Any, Literal, TypeVar
 
 from msgspec import structs
 
-from callgate.client.errors import InstanceGone, NoInstance, pauses, why_not
-from callgate.client.link import Events, Hear
+from callgate.client.link import Events, Hear, InstanceGone, NoInstance, pauses, why_not
 from callgate.client.remote import Peer, RemoteGate
 from callgate.config import instance_records
 from callgate.config.home import Home

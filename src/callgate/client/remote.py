@@ -17,8 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from callgate.client.errors import RequestRefused
-from callgate.client.link import Events, Hear, Link, Readers, Reply
+from callgate.client.link import Events, Hear, Link, Readers, Reply, RequestRefused
 from callgate.core.calls import Diagnostic, ErrorInfo, ToolResult
 from callgate.core.content import ContentBlock, TextBlock
 from callgate.core.errors import ToolError, ToolErrorClass, ToolProtocolError, ToolValidationError

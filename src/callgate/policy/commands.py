@@ -28,6 +28,11 @@ import msgspec
 from callgate.policy.rules import Proposal
 from callgate.policy.shell_patterns import (
     CommandPattern,
+    Doubt,
+    ParsedCommand,
+    Redirect,
+    Segment,
+    TooMuch,
     matches,
     parse_pattern,
     program_name,
@@ -35,7 +40,6 @@ from callgate.policy.shell_patterns import (
     touches,
 )
 from callgate.policy.shell_reader import read_command
-from callgate.policy.shell_values import Doubt, ParsedCommand, Redirect, Segment, TooMuch
 from callgate.policy.shell_wrappers import commands_within
 
 __all__ = [

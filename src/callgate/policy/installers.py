@@ -8,8 +8,7 @@ approved for installs and not for every command. A command line counts only if t
 from __future__ import annotations
 
 from callgate.policy.commands import read_command
-from callgate.policy.shell_patterns import program_name
-from callgate.policy.shell_values import Segment
+from callgate.policy.shell_patterns import Segment, program_name
 
 NPM, PIP = "npm", "pip"
 _CHANGES_DIRECTORY = "cd"

@@ -32,8 +32,8 @@ from callgate.policy.read_programs import (
     VERSIONS,
     Reader,
 )
+from callgate.policy.shell_patterns import Segment
 from callgate.policy.shell_reader import read_command
-from callgate.policy.shell_values import Segment
 
 _MOST_COMMANDS = 20
 _LONGEST = 4_000

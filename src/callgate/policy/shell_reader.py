@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import msgspec
 
-from callgate.policy.shell_values import (
+from callgate.policy.shell_patterns import (
     MAX_CHARACTERS,
     MAX_SEGMENTS,
     MAX_TOKENS,

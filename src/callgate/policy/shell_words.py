@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from callgate.policy.shell_values import Doubt, Reading, Word
+from callgate.policy.shell_patterns import Doubt, Reading, Word
 
 WORD_END = frozenset(" \t\n;&|<>()")
 

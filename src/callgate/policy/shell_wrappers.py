@@ -11,9 +11,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from callgate.policy.shell_patterns import program_name
+from callgate.policy.shell_patterns import Segment, TooMuch, program_name
 from callgate.policy.shell_reader import read_command
-from callgate.policy.shell_values import Segment, TooMuch
 
 
 class _Wrapper(msgspec.Struct, frozen=True):

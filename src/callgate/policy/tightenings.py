@@ -11,6 +11,16 @@ unchanged. A feature adds one with `Authority.tightenings`.
 
 No tightening returns a laxer outcome than its input. They differ in the fields they retain: some
 replace the whole decision, so that no answer is remembered for it. Pure.
+
+The guard above rules, grants and modes: data flow out of a session with untrusted content.
+
+    untrusted content was read, and the call sends out or destroys
+        -> the user, the settings or an answer vouch for all destinations   unchanged
+        -> they do not                                                      ask
+    a secret goes to an unvouched destination                               ask
+
+`Flow` has the facts about one call: its destinations with their sources, and the labels of the
+content that its session has read. The guard only makes a decision stricter. Pure.
 """
 
 from __future__ import annotations
@@ -26,11 +36,79 @@ from callgate.core.effects import SideEffects
 from callgate.core.sessions import Mode, ResolvedPath
 from callgate.policy.decisions import Decision, Question, Reason
 from callgate.policy.opinions import STATED, first_answer, from_setting, network_opinion
-from callgate.policy.provenance.sources import Flow
+from callgate.policy.provenance.sources import Flow, SourceKind
 from callgate.policy.rules import BUILT_IN, CLASS_DEFAULTS, Outcome, Policy
 
-if TYPE_CHECKING:  # few homes have budgets
+if TYPE_CHECKING:
     from callgate.core.budgets import Overrun
+
+
+_SHOWN = 80
+
+
+def objection(flow: Flow) -> tuple[Reason, str] | None:
+    """Return why a call needs approval even if all else allows it, as a reason and a sentence.
+
+    None: the guard does not object.
+    """
+    if flow.destinations and not flow.unvouched:
+        return None
+    first_read = flow.labels.get(Label.UNTRUSTED)
+    if first_read is not None and (flow.outward or flow.destroys) and flow.unvouched:
+        return Reason.UNTRUSTED_DESTINATION, (
+            f"The session has read untrusted content ({first_read}), and {describe(flow)}"
+        )
+    if flow.destinations or flow.takes_destinations:
+        return _secret(flow)
+    is_private = Label.PRIVATE in flow.labels
+    may_follow = first_read is not None and (is_private or flow.has_effects)
+    if may_follow and flow.outward and not flow.is_answered:
+        private = f" and private content ({flow.labels[Label.PRIVATE]})" if is_private else ""
+        return Reason.PRIVATE_OUTWARD, (
+            f"The session has read untrusted content ({first_read}){private}, and this call sends"
+            " data out without a destination that callgate knows."
+        )
+    return _secret(flow)
+
+
+def is_paused(flow: Flow) -> bool:
+    """Whether the call waits for the user, who refused several questions of the guard."""
+    may_go_on = not flow.outward or (not flow.has_effects and flow.vouched)
+    return flow.is_paused and not may_go_on
+
+
+def unnamed_host(flow: Flow) -> str:
+    """Return why a host needs its first approval; an empty text if all hosts are named."""
+    if not flow.unnamed_hosts:
+        return ""
+    first, *others = flow.unnamed_hosts
+    more = f" (and {len(others)} more)" if others else ""
+    return f"The host {first!r}{more} appears neither in your words nor in your settings."
+
+
+def _secret(flow: Flow) -> tuple[Reason, str] | None:
+    if flow.outward and flow.carries_secret:
+        return Reason.SECRET_OUTWARD, Reason.SECRET_OUTWARD.sentence
+    return None
+
+
+def describe(flow: Flow) -> str:
+    """Describe the source of the first unvouched destination."""
+    trace = flow.unvouched[0]
+    more = len(flow.unvouched) - 1
+    others = "" if not more else f" (and {more} more)"
+    value = trace.value if len(trace.value) <= _SHOWN else trace.value[: _SHOWN - 1] + "…"
+    subject = f"{trace.parameter} {value!r}{others}"
+    match trace.source.kind:
+        case SourceKind.NOWHERE:
+            return f"{subject} does not appear in anything you wrote."
+        case SourceKind.MENTIONED:
+            return f"{subject} is not covered by your words, {trace.source.reason}."
+        case SourceKind.UNKNOWN:
+            return f"what you wrote is unknown, so {subject} may come from anywhere."
+        case _:
+            return f"{subject} does not come from your words but from {trace.source}."
+
 
 PolicyTightening = Callable[[Question, Policy, Decision], Decision]
 _BY_EFFECT = frozenset({Reason.CLASS_DEFAULT, Reason.TRUSTED_OVERRIDE, Reason.TRUSTED_WORKSPACE})
@@ -165,20 +243,19 @@ def provenance(decision: Decision, call: Circumstances) -> Decision:
         decision = msgspec.structs.replace(decision, provenance=flow.destinations)
     if decision.outcome is Outcome.DENY or decision.any_destination:
         return decision
-    from callgate.policy import guard  # lazy: most calls have no conversation  # noqa: PLC0415
 
-    if guard.is_paused(flow):
+    if is_paused(flow):
         paused = Reason.PAUSED
         return _ask(decision, paused, paused.sentence, outcome=Outcome.DENY)
-    objected = guard.objection(flow)
+    objected = objection(flow)
     if objected is not None:
         reason, sentence = objected
         return _ask(decision, reason, sentence, explicit=True, remember=False)
     is_cautious = call.mode is Mode.GUARDED and not decision.explicit and bool(flow.unvouched)
     if is_cautious and (decision.outcome is Outcome.ASK or flow.is_led_out):
-        sentence = f"Mode guarded requires approval, because {guard.describe(flow)}"
+        sentence = f"Mode guarded requires approval, because {describe(flow)}"
         return _ask(decision, Reason.MODE_GUARDED, sentence, origin=decision.origin)
-    unnamed = guard.unnamed_host(flow)
+    unnamed = unnamed_host(flow)
     is_by_effect = decision.reason in _BY_EFFECT or decision.reason is Reason.MODE_GUARDED
     if unnamed and is_by_effect and call.mode is not Mode.WRITE:
         return _ask(decision, Reason.UNNAMED_HOST, unnamed)

@@ -28,8 +28,7 @@ import tempfile
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from callgate.core.local.disk import make_private_directory
-from callgate.core.local.file_locks import ensure_excludes, try_lock, unlocked
+from callgate.core.local.disk import ensure_excludes, make_private_directory, try_lock, unlocked
 from callgate.core.stores import StoreUnlocked
 from callgate.core.tasks import TaskSet
 

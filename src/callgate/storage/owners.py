@@ -11,8 +11,7 @@ import os
 import re
 import weakref
 
-from callgate.core.local.disk import make_private_directory
-from callgate.core.local.file_locks import ensure_excludes, unlocked
+from callgate.core.local.disk import ensure_excludes, make_private_directory, unlocked
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _SUFFIX = ".lock"

@@ -31,8 +31,8 @@ import msgspec
 
 from callgate.core.commands import DISABLED, LeftBehind, sendable
 from callgate.core.local import git_settings
-from callgate.workspace.git_repositories import OTHERS, REBASES, named_by, text_of
 from callgate.workspace.protected import ALLOWED, EXEMPT, NAMES, PAIRS, PIPELINES, SUFFIXES
+from callgate.workspace.protected_places import OTHERS, REBASES, named_by, text_of
 
 MOST_SECONDS = 30.0
 """Time limit for one search. 100,000 names take about half a second."""

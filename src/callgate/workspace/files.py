@@ -23,18 +23,20 @@ from callgate.core.sessions import ResolvedPath, Root
 from callgate.workspace import refusals
 from callgate.workspace.edits import replace_once
 from callgate.workspace.noting import (
+    Changed,
     Changes,
     Noting,
     PathLocks,
     Standing,
     change,
     look,
+    made_directories,
+    replace,
+    sync_names,
 )
-from callgate.workspace.opening import READ, Directory, Opener, best_opener
+from callgate.workspace.opening import READ, Directory, Opener, Spot, best_opener
 from callgate.workspace.paths import sayable
 from callgate.workspace.protected import is_protected
-from callgate.workspace.replace import Changed, made_directories, replace, sync_names
-from callgate.workspace.walk import Spot
 from callgate.workspace.wall import Wall
 
 T = TypeVar("T")

@@ -17,10 +17,9 @@ from typing import NamedTuple
 from callgate.core.errors import ToolError
 from callgate.core.sessions import ResolvedPath, Root
 from callgate.workspace import refusals
-from callgate.workspace.opening import DIRECTORY, LOOK, UNDECIDED, Directory, Opener
+from callgate.workspace.opening import DIRECTORY, LOOK, UNDECIDED, Directory, Opener, Spot, walk
 from callgate.workspace.paths import encode, sayable, split, wants_directory
 from callgate.workspace.protected import is_protected
-from callgate.workspace.walk import Spot, walk
 
 _SLASH = ord("/")
 _NO_NAMES = (b"", b".", b"..")

@@ -14,7 +14,7 @@ from callgate.core.commands import Command, Exit
 from callgate.dispatch.commands.launchers import Launchers
 from callgate.sandbox import profiles
 from callgate.sandbox.plans import choose
-from callgate.workspace import git_repositories
+from callgate.workspace import protected_places as git_repositories
 from callgate.workspace.protected_places import protected_places
 from tests.kernel.sandbox.test_escapes import needed
 from tests.kernel.sandbox.test_repositories import ENVIRONMENT

@@ -19,7 +19,7 @@ import pytest
 
 from callgate.cli.connection import ConnectionLost, InstanceConnection
 from callgate.client.blocking import connect
-from callgate.client.errors import NoInstance
+from callgate.client.link import NoInstance
 from callgate.socket.listening import Acceptor, listen
 from tests.kernel.socket.test_serving import Served
 

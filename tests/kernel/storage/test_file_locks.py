@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from callgate.core.local.file_locks import ensure_excludes, ensure_locks, nfs_problem
+from callgate.core.local.disk import ensure_excludes, ensure_locks, nfs_problem
 from callgate.core.stores import StoreUnlocked
 from tests.needs import needs
 

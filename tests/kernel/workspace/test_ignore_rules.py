@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from callgate.workspace.git_ignores import Ignores
+from callgate.workspace.tree import Ignores
 
 _NAMES = st.text("ab-]!# .", min_size=1, max_size=4).filter(lambda name: name not in (".", ".."))
 _CLASSES = [

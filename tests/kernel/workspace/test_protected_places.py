@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from callgate.workspace.git_repositories import MOST_MODULES
-from callgate.workspace.protected_places import DEPTH, protected_places
+from callgate.workspace.protected_places import DEPTH, MOST_MODULES, protected_places
 
 OF_GIT = ("hooks", "config", "config.worktree", "commondir", "info")
 

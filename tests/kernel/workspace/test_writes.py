@@ -12,8 +12,8 @@ import pytest
 
 from callgate.core.errors import ToolExecutionError
 from callgate.workspace.files import WorkspaceFileAPI
+from callgate.workspace.noting import Changed, replace
 from callgate.workspace.opening import Opener
-from callgate.workspace.replace import Changed, replace
 from tests.kernel.workspace.worlds import picture
 from tests.needs import needs
 

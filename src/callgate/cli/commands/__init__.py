@@ -274,7 +274,7 @@ def _module(name: str) -> ModuleType:
         case ["serve"]:
             from callgate.cli.commands import serve as module  # lazy: when it runs
         case ["status"] | ["stop"]:
-            from callgate.cli.commands import status as module  # lazy: when it runs
+            from callgate.cli.commands import serve as module  # lazy: when it runs
         case ["store", _]:
             from callgate.cli.commands import store as module  # lazy: when it runs
         case ["tools"]:

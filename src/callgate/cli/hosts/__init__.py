@@ -52,7 +52,7 @@ def _module(name: str) -> ModuleType:
     module: ModuleType
     match name.split():
         case ["host"]:
-            from callgate.cli.hosts import host as module  # lazy: when it runs
+            from callgate.cli.hosts import hosts as module  # lazy: when it runs
         case ["host", "check"]:
             from callgate.cli.hosts import check as module  # lazy: when it runs
         case ["host", "new"]:

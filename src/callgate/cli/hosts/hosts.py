@@ -1,4 +1,7 @@
-"""`callgate hosts`: list, restart and reload the configured hosts, and show their logs."""
+"""`callgate hosts` and `callgate host`: manage the hosts of an instance, and serve one.
+
+`callgate host`: serve the tools of a file over stdin and stdout.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,22 @@ from callgate.config.load import SettingsError
 from callgate.config.schema import Settings
 from callgate.core.errors import ToolErrorClass
 from callgate.dispatch.commands.sandboxes import Sandbox
+from callgate.host.__main__ import main
 from callgate.instance.wiring.builder import build, register_known
 from callgate.instance.wiring.hosts import make_hosts
 from callgate.instance.wiring.runtime import surroundings
 from callgate.protocol.socket_v1.frames import HostEntry
 from callgate.sources.host_provider import Hosts
 from callgate.sources.providers import entry
+
+
+def host(options: Namespace) -> int:
+    if not options.words:
+        raise CliError("no file or module was named", hint="See callgate host --help.")
+    if len(options.words) > 1 and not options.script:
+        raise CliError(f"unexpected argument {options.words[1]!r}")
+    return main([*(["--script"] if options.script else []), *options.words])
+
 
 _COLOURS = {"running": "green", "quarantined": "red", "waiting": "yellow"}
 _MARGIN = 4

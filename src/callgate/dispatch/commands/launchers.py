@@ -46,7 +46,7 @@ from callgate.sandbox.processes.broker_client import (
     RestrictionFailed,
 )
 from callgate.sandbox.processes.zygotes import WarmLauncher, Zygotes
-from callgate.workspace import git_repositories
+from callgate.workspace import protected_places
 from callgate.workspace.executed_later import now, take_stock
 
 
@@ -294,8 +294,8 @@ def _with_submodules(command: Command, roots: tuple[str, ...]) -> Command:
     if not any("submodule" in each for each in command.argv):
         return command
     for root in roots:
-        repository = git_repositories.repository_of(command.cwd, root)
-        if repository is not None and (text := git_repositories.declared(repository)):
+        repository = protected_places.repository_of(command.cwd, root)
+        if repository is not None and (text := protected_places.declared(repository)):
             return msgspec.structs.replace(command, git_config=(f"{repository}/.git", text))
     return command
 

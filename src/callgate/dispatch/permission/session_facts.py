@@ -33,7 +33,7 @@ from callgate.policy.provenance.sources import (
 )
 from callgate.policy.rules import GuardSettings, glob_matches
 from callgate.redaction.data import redact_value
-from callgate.workspace.instructions import is_control_file
+from callgate.workspace.protected import is_control_file
 
 WITHOUT_DESTINATION = "*"
 """The destination in a remembered answer about calls that have none."""

@@ -30,8 +30,7 @@ from callgate.features.reporting.recorded_calls import (
 )
 from callgate.policy.commands import generalise, parse_pattern, read_command
 from callgate.policy.rules import Outcome, Rule, is_within
-from callgate.policy.shell_patterns import program_name, quote
-from callgate.policy.shell_values import TooMuch
+from callgate.policy.shell_patterns import TooMuch, program_name, quote
 from callgate.policy.shell_wrappers import commands_within
 
 CONTENT = frozenset(

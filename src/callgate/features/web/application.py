@@ -51,7 +51,7 @@ from callgate.features.web.server import HttpServer
 from callgate.features.web.websocket import PING_S, Stream
 
 if TYPE_CHECKING:
-    from callgate.features.mcp.server.http import Endpoint as McpServer
+    from callgate.features.mcp.server.local import Endpoint as McpServer
 
 
 MCP = "/mcp"
@@ -117,7 +117,7 @@ def _unavailable(message: str) -> HttpResponse:
 
 def _load() -> Callable[..., Awaitable[McpServer]]:
     """Import the MCP server. Slow, so it runs in a thread."""
-    from callgate.features.mcp.server.http import open_endpoint  # lazy: heavy  # noqa: PLC0415
+    from callgate.features.mcp.server.local import open_endpoint  # lazy: heavy  # noqa: PLC0415
 
     return open_endpoint
 

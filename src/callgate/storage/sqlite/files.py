@@ -17,8 +17,7 @@ from typing import TypeVar
 import apsw
 import msgspec
 
-from callgate.core.local.disk import make_private_directory
-from callgate.core.local.file_locks import ensure_locks
+from callgate.core.local.disk import ensure_locks, make_private_directory
 from callgate.core.stores import StoreDamaged, StoreUnwritable, Trouble
 from callgate.storage.sqlite.tables import (
     DAMAGE,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import apsw
 
 from callgate.core.ids import owner_id
-from callgate.core.local.file_locks import ensure_locks
+from callgate.core.local.disk import ensure_locks
 from callgate.core.stored import OutboxRecord
 from callgate.core.stores import PAGE, StoreError
 from callgate.core.tasks import TaskSet

@@ -13,12 +13,10 @@ from hashlib import sha256
 
 from callgate.workspace import refusals
 from callgate.workspace.files import WorkspaceFileAPI
-from callgate.workspace.noting import Changed, Standing, change, look
-from callgate.workspace.opening import READ
+from callgate.workspace.noting import Changed, Standing, change, look, made_directories, sync_names
+from callgate.workspace.opening import READ, Spot
 from callgate.workspace.paths import sayable
-from callgate.workspace.replace import made_directories, sync_names
 from callgate.workspace.undo.records import PIPE, State, digest_of, is_same, node_of
-from callgate.workspace.walk import Spot
 
 _PERMISSIONS = 0o777
 

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from callgate.config.home import Home
 from callgate.core.sessions import Mode, Session
 from callgate.features.mcp.server.client_sessions import Wish
-from callgate.features.mcp.server.http import Endpoint
+from callgate.features.mcp.server.local import Endpoint
 from callgate.features.mcp.server.server import McpServer
 from callgate.features.web.access import Access, Names
 from callgate.features.web.application import make_application

@@ -18,7 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 from callgate import ToolContext, tool
-from callgate.features.mcp.server.http import Replays
+from callgate.features.mcp.server.local import Replays
 from tests.features.mcp.server.talks import GENERATIONS, answers, texts
 from tests.features.web.instances import DONE, TOOLS, Instance, serving
 

@@ -20,9 +20,8 @@ from itertools import chain, pairwise
 from urllib.parse import unquote
 
 from callgate.core.patterns import compile_tokens, parse_wildcards
-from callgate.policy.shell_patterns import program_name
+from callgate.policy.shell_patterns import ParsedCommand, TooMuch, program_name
 from callgate.policy.shell_reader import read_command
-from callgate.policy.shell_values import ParsedCommand, TooMuch
 from callgate.policy.shell_wrappers import SHELLS, commands_within, texts_within
 
 OURS = "callgate"

@@ -26,7 +26,7 @@ from callgate.features.agents.hooks.agent_tools import GENERIC, Translated
 from callgate.features.agents.hooks.command_words import CommandLine
 from callgate.policy.commands import read_command
 from callgate.policy.rules import is_within
-from callgate.policy.shell_values import MAX_CHARACTERS
+from callgate.policy.shell_patterns import MAX_CHARACTERS
 from callgate.sandbox import allowed_hosts
 
 _COMMANDS = frozenset(("command", "cmd", "script", "commands", "shell_command"))

@@ -102,7 +102,7 @@ def _module(name: str) -> ModuleType:
         case ["keys", _]:
             from callgate.features.chat.commands import keys as module  # lazy: when it runs
         case ["parse"]:
-            from callgate.features.chat.commands import parse as module  # lazy: when it runs
+            from callgate.features.chat.commands import run as module  # lazy: when it runs
         case ["run"]:
             from callgate.features.chat.commands import run as module  # lazy: when it runs
         case ["skills", _]:

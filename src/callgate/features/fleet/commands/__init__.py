@@ -71,7 +71,7 @@ def _module(name: str) -> ModuleType:
     module: ModuleType
     match name.split():
         case ["servers"]:
-            from callgate.features.fleet.commands import servers as module  # lazy: when it runs
+            from callgate.features.fleet.commands import workers as module  # lazy: when it runs
         case ["worker"]:
             from callgate.features.fleet.commands import worker as module  # lazy: when it runs
         case ["workers", _]:

@@ -1,4 +1,7 @@
-"""`callgate workers`: the connected workers and their tokens."""
+"""`callgate workers` and `servers`: the connected workers, and the servers of a store.
+
+`callgate servers`: the servers that share the store, with their state.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from callgate.cli.errors import OK, CliError
+from callgate.cli.errors import FAILED, OK, CliError
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.stores import not_found, with_store, words
 from callgate.cli.ui.output import print_json
@@ -20,9 +23,13 @@ from callgate.cli.ui.tables import Column, print_field, print_rows
 from callgate.cli.ui.terminal import say
 from callgate.cli.ui.visible import visible
 from callgate.config.home import Home
+from callgate.config.secret_opening import SERVERS, key_finder
 from callgate.core.stores import Store
-from callgate.features.fleet.directory import KIND as SERVERS
+from callgate.features.fleet.carrying import Carrier, ListedServer, list_others
+from callgate.features.fleet.directory import KIND as SERVER_KIND
 from callgate.features.fleet.directory import (
+    Description,
+    Servers,
     TokenError,
     WorkerEntry,
     WorkerToken,
@@ -32,7 +39,58 @@ from callgate.features.fleet.directory import (
     revoke_token,
 )
 
-_HEADINGS = (Column("worker"), Column("version"), Column("platform"))
+_PATIENCE_S = 10.0
+"""Seconds of retries before a server counts as silent."""
+
+_SERVER_HEADINGS = (Column("server"), Column("address"), Column("state"))
+
+
+def servers(options: Namespace) -> int:
+    found = with_store(options, _find)
+    if options.json:
+        print_json({"servers": [msgspec.to_builtins(each) for each in found]})
+        return OK if found else FAILED
+    for each in found:
+        print_rows(_SERVER_HEADINGS, [(each.label, each.url, _state(each))])
+        if each.warning is not None:
+            print_field("  ", each.warning)
+    if not found:
+        print("there are no servers")
+    return OK if found else FAILED
+
+
+async def _find(store: Store) -> Sequence[ListedServer]:
+    async def opened() -> Store:
+        return store
+
+    # not announced to other servers
+    about = Description(url="", version="", label="", started_at=0.0)
+    servers = Servers(opened, about, key_finder(Home.from_environment(), SERVERS))
+    carrier = Carrier(servers)
+    try:
+        return await list_others(servers, carrier, _PATIENCE_S)
+    finally:
+        await carrier.close()
+        await servers.close()
+
+
+def _state(server: ListedServer) -> str:
+    health = "ok" if server.healthy else "silent"
+    minutes = max(0, int(time.time() - server.started_at)) // 60
+    fields = [
+        server.version,
+        health,
+        f"up {minutes // 60}h{minutes % 60:02}m",
+    ]
+    if server.sessions is not None:
+        fields.append(f"{server.sessions} sessions, {server.calls} calls")
+    fields.append(f"{server.people} approvers")
+    if server.skew_s is not None:
+        fields.append(f"clock {server.skew_s:+.3f} s")
+    return "  ".join(fields)
+
+
+_WORKER_HEADINGS = (Column("worker"), Column("version"), Column("platform"))
 
 
 def list(options: Namespace) -> int:
@@ -45,14 +103,14 @@ def list(options: Namespace) -> int:
         say("no worker is connected")
     for each in found:
         name, *about, details = _described(each)
-        print_rows(_HEADINGS, [(name, *about)])
+        print_rows(_WORKER_HEADINGS, [(name, *about)])
         print_field("  ", details)
     return OK
 
 
 async def _connected(store: Store) -> Sequence[WorkerEntry]:
     """Return the workers, with the addresses of their servers."""
-    about = {each.name: json.loads(each.value) for each in await store.entries(SERVERS)}
+    about = {each.name: json.loads(each.value) for each in await store.entries(SERVER_KIND)}
     return [
         replace(each, server=about.get(each.server, {}).get("url", each.server))
         for each in await connected_workers(store)
