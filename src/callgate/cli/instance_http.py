@@ -35,7 +35,7 @@ from callgate.config.load import SettingsError, load_user
 from callgate.config.schema import InstanceTable
 from callgate.core.errors import ToolErrorClass
 from callgate.protocol.socket_v1.frames import HostEntry
-from callgate.socket.instances import InstanceRecord, live, proof_of, running, token_path
+from callgate.socket.instances import InstanceRecord, lasting, live, proof_of, running, token_path
 
 _LIMIT_S = 10.0
 _LONGEST_PROOF = 1_000
@@ -141,7 +141,7 @@ def _refusal(status: int, payload: Any) -> CliError:
 
 def find_instance(home: str, wanted: str | None = None) -> InstanceHttp:
     """Return an instance that serves HTTP, with this label or process id if given."""
-    running = [each for each in live(home) if wanted in (None, str(each.pid), each.label)]
+    running = [each for each in lasting(home) if wanted in (None, str(each.pid), each.label)]
     serving = [each for each in running if each.http is not None]
     if not serving:
         message = "the instance was started with --no-http" if running else "no instance runs"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import _socket  # importing `socket` takes longer than finding an instance
 import os
 import sys
+from _blake2 import blake2b  # `hashlib` loads OpenSSL
 
 from callgate.protocol.json_texts import loads
 
@@ -25,6 +26,8 @@ _END_OF_TIME = 253_000_000_000_000
 _LARGEST = 65_536
 _MOST = 8
 """Maximum number of sockets to try."""
+_CHANGED_BY_SHELLS = {b"_", b"PWD", b"OLDPWD", b"SHLVL", b"TRACEPARENT"}
+"""Variables that differ between calls of one shell; a call sends its TRACEPARENT itself."""
 _SOL_LOCAL, _LOCAL_PEERCRED = 0, 1  # macOS: version, uid, ...
 
 
@@ -54,12 +57,30 @@ def named_socket(home: str, instance: str) -> str:
 
 
 def candidates(home: str) -> list[str]:
-    """Return the sockets of running instances, newest first, then the configured and usual ones."""
+    """Return the sockets of running instances, newest first, then the configured and usual ones.
+
+    An instance that a call started counts only for programs with the environment of that call.
+    """
     configured = (read(config_path(home)) or {}).get("socketPath")
     others = [configured, usual_socket(home)]
-    paths = [record["socketPath"] for record in live(home)]
+    paths = [record["socketPath"] for record in live(home) if has_environment(record)]
     paths += [path for path in others if isinstance(path, str) and os.path.exists(path)]
     return list(dict.fromkeys(paths))[:_MOST]
+
+
+def has_environment(record: dict[str, Any]) -> bool:
+    """Whether tools of the instance see the environment of this process."""
+    environment = record.get("environment")
+    return environment is None or environment == environment_digest()
+
+
+def environment_digest() -> str:
+    """Return a digest of the environment of this process, except variables that shells change."""
+    hashed = blake2b(digest_size=16)
+    for name, value in sorted(os.environb.items()):
+        if name not in _CHANGED_BY_SHELLS:
+            hashed.update(b"%d=%d:%b%b" % (len(name), len(value), name, value))
+    return hashed.hexdigest()
 
 
 def is_live_socket(home: str, path: str) -> bool:

@@ -275,9 +275,11 @@ class RetentionTable(Table, frozen=True):
 class InstanceTable(Table, frozen=True):
     """`[instance]`: start, end and addresses of instances."""
 
-    on_demand_minutes: Annotated[float, msgspec.Meta(ge=0, le=1440)] = 0
-    """A call without a running instance starts one in the background, for the next calls. It
-    ends after this number of minutes without use. 0: none is started.
+    on_demand_minutes: Annotated[float, msgspec.Meta(ge=0, le=1440)] | None = None
+    """`callgate call` without a running instance starts one in the background, for the next calls
+    from the same environment. It ends after this number of minutes without use, and when the user
+    logs out. 0: none is started. Default: 10 if the operating system removes `XDG_RUNTIME_DIR`
+    at the end of the login, as systemd does, and the store is not shared; else 0.
     """
     advertise_url: str | None = None
     """Address of this server for other servers of the same store, such as

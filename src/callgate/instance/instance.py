@@ -158,10 +158,12 @@ class Instance:
         label: str | None = None,
         ceiling: Mode | None = None,
         owns_process: bool = False,
+        environment: str | None = None,
     ) -> None:
         """Closes `wired` at its end. No session gets a wider mode than `ceiling`.
 
         `owns_process`: adjust limits and memory of the process for an instance alone.
+        `environment`: a call with this environment started it, for calls with the same.
         """
         self.pid = os.getpid()
         self.label = label or os.path.basename(directories.roots[0]) or "root"
@@ -172,6 +174,7 @@ class Instance:
         self._endpoints = endpoints
         self._ceiling = ceiling
         self._owns_process = owns_process
+        self._environment = environment
         self._draining = Draining()
 
     @property
@@ -347,6 +350,7 @@ class Instance:
             version=__version__,
             started_at=time.time_ns() // 1_000_000,
             workspaces=self._directories.untrusted_roots,
+            environment=self._environment,
         )
 
     def _process_chores(self) -> list[Callable[[], object]]:

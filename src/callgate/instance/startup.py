@@ -16,9 +16,11 @@ All links in a path are resolved first.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shlex
 import socket
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -49,6 +51,7 @@ class CannotServe(Exception):
 
 USUAL_HTTP = (Address(USUAL_HOST, USUAL_PORT), Address(USUAL_HOST, 0))
 """The usual port, or any free port."""
+_LOGIN_EVERY_S = 2.0
 
 
 class Endpoints(NamedTuple):
@@ -120,6 +123,30 @@ _MOST_VISITED = 10_000
 _EMPTY = "empty"
 
 Path = str | os.PathLike[str]
+
+
+def login_directory() -> str | None:
+    """Return the directory that exists only while the user is logged in; None if unknown."""
+    path = os.environ.get("XDG_RUNTIME_DIR", "")
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return path if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() else None
+
+
+async def until_logout(directory: str) -> None:
+    """Wait until `login_directory` was removed or replaced."""
+    before = os.stat(directory)
+    while _is_still(directory, before):  # noqa: ASYNC110 - the operating system sends no event
+        await asyncio.sleep(_LOGIN_EVERY_S)
+
+
+def _is_still(directory: str, before: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.stat(directory), before)
+    except OSError:
+        return False
 
 
 def served_roots(paths: Path | Iterable[Path]) -> list[str]:

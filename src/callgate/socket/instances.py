@@ -31,6 +31,8 @@ class InstanceRecord(NamedTuple):
     """Its HTTP address."""
     workspaces: tuple[str, ...] = ()
     """Directories that it serves, besides the trusted ones."""
+    environment: str | None = None
+    """Digest of the environment of the call that started it; None: started by the user."""
 
     @property
     def is_reachable(self) -> bool:
@@ -41,7 +43,7 @@ class InstanceRecord(NamedTuple):
 def publish(home: str, instance: InstanceRecord, *, anew: bool = True) -> None:
     """Write the record of a running instance, and its entry as the last started one.
 
-    Without `anew`: write only missing files.
+    Without `anew`: write only missing files. An instance that a call started has no such entry.
     """
     record: dict[str, Any] = {
         "pid": instance.pid,
@@ -54,6 +56,8 @@ def publish(home: str, instance: InstanceRecord, *, anew: bool = True) -> None:
     }
     if instance.http is not None:
         record["httpUrl"] = instance.http
+    if instance.environment is not None:
+        record["environment"] = instance.environment
     path = record_path(home, instance.pid)
     if anew or not os.path.exists(path):
         _write(
@@ -65,7 +69,7 @@ def publish(home: str, instance: InstanceRecord, *, anew: bool = True) -> None:
                 "workspaces": list(instance.workspaces),
             },
         )
-    if anew or not os.path.exists(config_path(home)):
+    if instance.environment is None and (anew or not os.path.exists(config_path(home))):
         where = {"configVersion": 1, "instancesDir": os.path.dirname(path), "instancePath": path}
         _write(config_path(home), {**record, **where})
 
@@ -95,6 +99,18 @@ def live(home: str) -> list[InstanceRecord]:
     return [_instance(record) for record in instance_records.live(home)]
 
 
+def lasting(home: str) -> list[InstanceRecord]:
+    """Return the live instances that were not started by a call, newest first."""
+    return [each for each in live(home) if each.environment is None]
+
+
+def origin_in_words(instance: InstanceRecord) -> str:
+    """Return an addition to the state of an instance that a call started."""
+    if instance.environment is None:
+        return ""
+    return ", started by a call, ends when it is unused or at the end of the login"
+
+
 def _instance(record: dict[str, Any]) -> InstanceRecord:
     return InstanceRecord(
         pid=record["pid"],
@@ -105,6 +121,7 @@ def _instance(record: dict[str, Any]) -> InstanceRecord:
         started_at=record["startedAt"],
         http=url if isinstance(url := record.get("httpUrl"), str) else None,
         workspaces=tuple(map(str, record.get("workspaces", [record.get("cwd", "")]))),
+        environment=given if isinstance(given := record.get("environment"), str) else None,
     )
 
 

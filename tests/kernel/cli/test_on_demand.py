@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from callgate.config import instance_records
+from callgate.features.agents.known import sockets_directory
+from callgate.socket.instances import lasting
 from tests.kernel.cli.instances import short_directory
 from tests.kernel.cli.running import CALLGATE, LIMIT_S, Ran, callgate, environment, installed, start, wait_until_gone
 
@@ -35,8 +37,15 @@ class World:
     def env(self) -> dict[str, str]:
         return {"CALLGATE_HOME": str(self.home)}
 
-    def call(self, *words: str, where: str = ".") -> Ran:
-        return installed("call", "read_file", "path=a.txt", *words, cwd=self.ws / where, env=self.env)
+    def call(self, *words: str, where: str = ".", **env: str) -> Ran:
+        return installed("call", "read_file", "path=a.txt", *words, cwd=self.ws / where, env=self.env | env)
+
+    def log_in(self) -> Path:
+        """The directory that exists while the user is logged in; the settings say nothing."""
+        (self.home / "settings.toml").unlink()
+        login = self.home.parent / "login"
+        login.mkdir(mode=0o700)
+        return login
 
     def running(self) -> list[int]:
         return [record["pid"] for record in instance_records.live(str(self.home))]
@@ -104,11 +113,60 @@ def test_it_keeps_nothing_of_its_caller_open(world: World) -> None:
     assert os.getsid(pid) == pid
 
 
-@pytest.mark.parametrize("settings", ["", "[instance]\non_demand_minutes = 0\n"])
-def test_none_is_started_unless_the_settings_say_so(settings: str, world: World) -> None:
-    world.set(settings)
+def test_none_is_started_where_no_login_is_known(world: World) -> None:
+    world.set("")
     assert world.call().code == 0
+    assert world.call(XDG_RUNTIME_DIR=str(world.home.parent / "missing")).code == 0
     assert (world.has_started_any, world.running()) == (False, [])
+
+
+def test_one_setting_turns_it_off(world: World) -> None:
+    login = world.log_in()
+    world.set("[instance]\non_demand_minutes = 0\n")
+    assert world.call(XDG_RUNTIME_DIR=str(login)).code == 0
+    assert (world.has_started_any, world.running()) == (False, [])
+
+
+def test_by_default_it_ends_with_the_login(world: World) -> None:
+    login = world.log_in()
+    assert world.call(XDG_RUNTIME_DIR=str(login)).code == 0
+    pid = world.wait_for_one()
+    used = world.call("--json", XDG_RUNTIME_DIR=str(login)).json["answered_by"]["instance"]
+    assert used is not None
+    shown = callgate("doctor", cwd=world.ws, env=world.env)
+    assert f"{pid} (ws)" in shown.out and "started by a call" in shown.out
+    assert "started by a call" in callgate("status", cwd=world.ws, env=world.env).out
+    login.rmdir()
+    limit = time.monotonic() + LIMIT_S
+    while world.running():
+        assert time.monotonic() < limit, "it outlives the login"
+        time.sleep(0.05)
+    assert "stopping: the user has logged out" in (world.home / "serve.log").read_text()
+
+
+def test_it_serves_only_calls_with_the_environment_of_the_first(world: World) -> None:
+    assert world.call(COLOUR="red").code == 0
+    world.wait_for_one()
+    red = world.call("--json", COLOUR="red", OLDPWD="/", SHLVL="7").json["answered_by"]["instance"]
+    assert red is not None
+    assert world.call("--json", "--no-instance", COLOUR="blue").json["answered_by"]["instance"] is None
+    (world.home / "run" / "on_demand").unlink()  # a start moments ago does not count
+    assert world.call("--json", COLOUR="blue").json["answered_by"]["instance"] is None
+    limit = time.monotonic() + LIMIT_S
+    while len(world.running()) < 2:
+        assert time.monotonic() < limit, "no second instance was started"
+        time.sleep(0.02)
+    blue = world.call("--json", COLOUR="blue").json["answered_by"]["instance"]
+    assert blue not in (None, red)
+    assert world.call("--json", COLOUR="red").json["answered_by"]["instance"] == red
+
+
+def test_programs_that_need_a_lasting_instance_do_not_find_it(world: World) -> None:
+    assert world.call().code == 0
+    world.wait_for_one()
+    assert lasting(str(world.home)) == []
+    assert not (world.home / "config.json").exists()
+    assert not list(Path(sockets_directory(str(world.home))).glob("*"))
 
 
 @pytest.mark.parametrize("words", [["--no-instance"], ["--debug"]])

@@ -242,6 +242,9 @@ def _serve(parser: Parser) -> None:
         type=minutes,
         help="with --no-http: stop after this time without connections and calls",
     )
+    from callgate.cli.parsers import SUPPRESS  # lazy: loads argparse
+
+    parser.add_argument("--environment", help=SUPPRESS)  # of the call that starts it
     parser.add_argument(
         "--dev", action="store_true", help="accept changed plugins of hosts without approval"
     )

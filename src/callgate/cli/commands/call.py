@@ -79,13 +79,14 @@ def call(options: Namespace) -> int:
 def _start_instance(wired: Wired, workspace: str, options: Namespace) -> None:
     """Start an instance for later calls, if the settings permit it."""
     minutes = wired.settings.instance.on_demand_minutes
-    if (
-        not minutes or options.debug or os.environ.get("CALLGATE_LOG")
-    ):  # an instance has its own log
+    if minutes == 0 or (minutes is None and "XDG_RUNTIME_DIR" not in os.environ):
         return
-    from callgate.cli.commands.on_demand import start_instance  # lazy: most homes start none  # noqa: PLC0415
+    if options.debug or os.environ.get("CALLGATE_LOG"):  # an instance has its own log
+        return
+    from callgate.cli.commands import on_demand  # lazy: see above  # noqa: PLC0415
 
-    start_instance(wired.home.path, workspace, minutes)
+    if minutes := on_demand.idle_minutes(wired.settings):
+        on_demand.start_instance(wired.home.path, workspace, minutes)
 
 
 def run_call(

@@ -47,7 +47,7 @@ from callgate.feature import FEATURES, load
 from callgate.instance.wiring.builder import build, register_known
 from callgate.instance.wiring.runtime import surroundings
 from callgate.sandbox.machines import look_at_groups_now
-from callgate.socket.instances import InstanceRecord, running
+from callgate.socket.instances import InstanceRecord, origin_in_words, running
 from callgate.socket.queries import every
 from callgate.workspace.opening import Openat2, best_opener
 
@@ -330,9 +330,12 @@ def check_terminal(patient: Patient) -> Finding:
 def check_instance(patient: Patient) -> Finding:
     found = running(patient.home.path)
     if not found:
-        return good("none: each command starts its own runtime")
+        return good("no, each command runs alone")
     states = {each: state_of(each) for each in found}
-    text = "; ".join(f"{each.pid} ({each.label}) {states[each].in_words}" for each in found)
+    text = "; ".join(
+        f"{each.pid} ({each.label}) {states[each].in_words}{origin_in_words(each)}"
+        for each in found
+    )
     if broken := next((each for each in found if states[each].problem is not None), None):
         return Finding(Level.FAILED, text, _instance_fix(broken, states[broken]))
     if stale := next((each for each in found if states[each].restart_for), None):

@@ -44,6 +44,7 @@ class Facts(NamedTuple):
     agents: tuple[AgentHere, ...]
     """All known agents; none if their feature is not installed."""
     has_instance: bool
+    """False for an instance that a call started: it ends when it is unused."""
     has_records: bool
     """False if no call was recorded yet."""
     has_sandbox: bool
@@ -83,7 +84,7 @@ def facts_of(home: Home, workspace: str, *, has_sandbox: bool) -> Facts:
     return Facts(
         approvals=tuple(approvals),
         agents=() if agents_here is None else tuple(agents_here(home.path, workspace)),
-        has_instance=bool(instances),
+        has_instance=any(each.environment is None for each in instances),
         has_records=os.path.exists(home.audit),
         has_sandbox=has_sandbox,
     )
@@ -178,7 +179,7 @@ def _text_of(name: str) -> Callable[[Findings, Facts], str]:
 
 def _instance(findings: Findings, facts: Facts) -> str:
     if not facts.has_instance:
-        return "no, each command runs alone"
+        return findings["instance"].text
     return {Level.OK: "yes", Level.NOTE: "yes, with older settings", Level.FAILED: "NO"}[
         findings["instance"].level
     ]

@@ -12,9 +12,15 @@ import time
 from collections.abc import Callable
 
 from callgate.cli.errors import FAILED, OK
-from callgate.config.instance_records import running, usual_socket
+from callgate.config.instance_records import (
+    environment_digest,
+    has_environment,
+    running,
+    usual_socket,
+)
+from callgate.config.schema import Settings
 from callgate.core.local.disk import make_private_directory
-from callgate.instance.startup import LOG, write_to
+from callgate.instance.startup import LOG, login_directory, write_to
 from callgate.policy.rules import is_within
 from callgate.socket.listening import fitting
 
@@ -22,6 +28,7 @@ _STAMP = "on_demand"
 """File in `run/` whose modification time is the last start."""
 _AGAIN_S = 30.0
 """Delay before another start: the last instance may not be ready yet, or may have failed."""
+_USUAL_MINUTES = 10.0
 _MOST = 8
 """Maximum number of instances of a home; a call does not try more."""
 _NOT_OURS = ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "NOTIFY_SOCKET")
@@ -30,12 +37,21 @@ _NOT_OURS = ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "NOTIFY_SOCKET")
 _log = logging.getLogger("callgate.serve")
 
 
+def idle_minutes(settings: Settings) -> float:
+    """Return how long an instance that a call starts waits for the next; 0: none is started."""
+    given = settings.instance.on_demand_minutes
+    if given is not None:
+        return given
+    return 0 if login_directory() is None or settings.store.is_shared else _USUAL_MINUTES
+
+
 def start_instance(home: str, workspace: str, idle_minutes: float) -> None:
     """Start an instance unless one serves the directory or is starting."""
     try:
         root = os.path.realpath(workspace)
         others = running(home)
-        served = any(is_within(root, str(record.get("cwd"))) for record in others)
+        usable = filter(has_environment, others)
+        served = any(is_within(root, str(record.get("cwd"))) for record in usable)
         if not served and len(others) < _MOST and _is_first(home):
             _start(home, root, idle_minutes)
     except (OSError, NotImplementedError) as error:  # the finished call does not need the instance
@@ -62,9 +78,11 @@ def _is_first(home: str) -> bool:
 
 
 def _start(home: str, root: str, idle_minutes: float) -> None:
-    name = hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
+    environment = environment_digest()
+    name = hashlib.sha256(os.fsencode(root) + environment.encode()).hexdigest()[:16]
     socket = fitting(os.path.join(os.path.dirname(usual_socket(home)), f"{name}.sock"))
     serve = ["serve", "--no-http", "--idle", f"{idle_minutes:g}", "--socket", socket]
+    serve += ["--environment", environment]
     # -P: modules of the current directory, a workspace, must not be imported
     command = [sys.executable, "-P", "-m", "callgate", *serve, "--workspace", root]
     log = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW

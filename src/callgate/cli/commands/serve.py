@@ -36,13 +36,15 @@ from callgate.instance.startup import (
     CannotServe,
     Endpoints,
     ServedDirectories,
+    login_directory,
     notify_ready,
     served_roots,
     trusted_roots,
+    until_logout,
 )
 from callgate.instance.watchdog import Watchdog, watch_runtime
 from callgate.instance.wiring.runtime import Wired
-from callgate.socket.instances import InstanceRecord, running
+from callgate.socket.instances import InstanceRecord, origin_in_words, running
 from callgate.socket.instances import running as instances
 from callgate.socket.listening import Address, BadAddress, read_address
 
@@ -79,7 +81,7 @@ def status(options: Namespace) -> int:
         since = datetime.fromtimestamp(each.started_at / 1000).strftime("%Y-%m-%d %H:%M:%S")
         where = each.socket if each.is_reachable else f"{each.socket} (missing)"
         print_rows(_HEADINGS, [(str(each.pid), each.label, f"since {since}", where)])
-        print_field("  ", state.in_words)
+        print_field("  ", state.in_words + origin_in_words(each))
         if listener is not None:
             print_field("  ", f"{each.http} {_LISTENERS[listener]}")
     if not running:
@@ -113,6 +115,8 @@ def stop(options: Namespace) -> int:
 
 def _find(home: str, name: str | None) -> InstanceRecord:
     fitting = [each for each in running(home) if name in (None, str(each.pid), each.label)]
+    if name is None:  # an instance that a call started ends without help
+        fitting = [each for each in fitting if each.environment is None] or fitting
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
@@ -148,6 +152,7 @@ def serve(options: Namespace) -> int:
         label=options.label or ("trusted" if options.trusted else None),
         ceiling=session.mode if options.mode else None,
         owns_process=True,
+        environment=options.environment,
     )
     for address in addresses:
         if not address.is_local:
@@ -208,14 +213,20 @@ async def _serve(
             failing = tasks.create_task(instance.wait())
             failing.add_done_callback(lambda _: stopped.set())
             others = [tasks.create_task(_watch_plugins(wired))] if options.dev else []
-            idling = None
+            idling = leaving = None
             if options.idle is not None:
                 idling = tasks.create_task(instance.until_idle(options.idle * 60))
                 idling.add_done_callback(lambda _: stopped.set())
                 others.append(idling)
+            if options.environment is not None and (login := login_directory()) is not None:
+                leaving = tasks.create_task(until_logout(login))
+                leaving.add_done_callback(lambda _: ending.terminate())
+                others.append(leaving)
             await stopped.wait()
             ended = failing.result() if failing.done() else None
             idle = "no client uses it" if idling is not None and idling.done() else None
+            if leaving is not None and leaving.done():
+                idle = "the user has logged out"
             if ending.may_drain:
                 await _drain(instance, wired, watchdog, ending)
             say("callgate: stopping" + (f": {why}" if (why := ended or idle) else ""))
@@ -232,11 +243,11 @@ class _Ending:
         self.may_drain = False
         self.at_once = asyncio.Event()
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._terminate)
+        loop.add_signal_handler(signal.SIGTERM, self.terminate)
         for each in _AT_ONCE:
             loop.add_signal_handler(each, self._end)
 
-    def _terminate(self) -> None:
+    def terminate(self) -> None:
         if self.wanted.is_set():
             self._end()
         else:

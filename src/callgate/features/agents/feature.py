@@ -60,6 +60,10 @@ def _tools(wired: Wired) -> ToolSource:
 
 
 def _services(context: ServiceContext) -> Sequence[Service]:
+    if (
+        context.record.environment is not None
+    ):  # it ends too early, and the newest one answers hooks
+        return ()
     from callgate.features.agents.hooks.listener import AgentHooks  # lazy: only for an instance  # noqa: PLC0415
 
     return (AgentHooks(context.wired, context.directories, context.draining),)

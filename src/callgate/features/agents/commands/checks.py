@@ -30,7 +30,7 @@ from callgate.features.agents.known import (
     user_file,
 )
 from callgate.policy.rules import is_within
-from callgate.socket.instances import live
+from callgate.socket.instances import lasting
 
 _VERSION_S = 20
 
@@ -199,7 +199,7 @@ def is_served(home: str, directory: str) -> bool:
     real = os.path.realpath(directory)
     if is_within_trusted(Home(home), real):
         return True
-    return any(is_within(real, root) for each in live(home)[:1] for root in each.workspaces)
+    return any(is_within(real, root) for each in lasting(home)[:1] for root in each.workspaces)
 
 
 def _entry_problems(

@@ -20,7 +20,7 @@ from callgate.cli.errors import CliError
 from callgate.config.home import Home
 from callgate.core.errors import ToolErrorClass
 from callgate.core.local.disk import write_private
-from callgate.socket.instances import live
+from callgate.socket.instances import lasting
 
 _MARK = "# Made by callgate protect; callgate protect --undo removes it."
 _LIMIT_S = 90.0
@@ -188,7 +188,7 @@ def ensure_instance(home: Home, wants_service: Callable[[], bool], *, insist: bo
     `wants_service` asks the person, if necessary. `insist`: install a service even if an instance
     is running.
     """
-    running = bool(live(home.path))
+    running = bool(lasting(home.path))
     if (reason := missing()) is not None:
         note = f"It does not start after a reboot: {reason}. Add `{SERVE}` to your login script."
         return Started(*_running(home), None, note)
@@ -204,10 +204,10 @@ def ensure_instance(home: Home, wants_service: Callable[[], bool], *, insist: bo
 
 def _running(home: Home) -> tuple[int, bool]:
     """Return the instance's process id, and whether this call started the instance."""
-    detached = not live(home.path)
+    detached = not lasting(home.path)
     if detached:
         _detach(home)
-    running = live(home.path)
+    running = lasting(home.path)
     if not running:
         raise _failed("the instance ended immediately after its start")
     return running[0].pid, detached

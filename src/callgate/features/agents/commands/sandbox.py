@@ -79,7 +79,7 @@ from callgate.sandbox.processes.watch import (
     NOT_CREATED,
     REFUSED,
 )
-from callgate.socket.instances import live
+from callgate.socket.instances import lasting
 from callgate.workspace.executed_later import now, take_stock
 
 if TYPE_CHECKING:
@@ -448,7 +448,7 @@ def _refuse_switches(home: str, agent: str, argv: list[str], workspace: str) -> 
 
 def _with_hooks(home: str, agent: str, argv: list[str], hooks: HooksTable) -> list[str]:
     """Return the command line with the agent's hooks for this run."""
-    if not live(home):
+    if not lasting(home):
         raise CliError(
             "no callgate instance is running, so every call would be refused",
             hint="callgate serve --detach, or --no-hooks to rely on the sandbox alone.",

@@ -33,7 +33,7 @@ from callgate.features.agents.commands.checks import installed_files, look_at_tr
 from callgate.features.agents.hooks.events import REASON, REFUSAL, trial_command, trial_output
 from callgate.features.agents.hooks.jsonc_edits import parse, value_of
 from callgate.features.agents.known import KNOWN, hook_directory, hooks_of, user_file
-from callgate.socket.instances import live
+from callgate.socket.instances import lasting
 
 DONE = "scripted model: done"
 
@@ -335,7 +335,7 @@ def try_agent(home: str, agent: str, workspace: str) -> Trial:
     found = installed_files(home, agent, workspace)
     if not found:
         return Trial(False, f"{label} lacks callgate's hook: run callgate protect {agent}")
-    if not live(home):
+    if not lasting(home):
         return Trial(False, f"No callgate instance is running: run callgate protect {agent}")
     entry = _try_entry(home, agent, workspace, next(iter(found.values()))[0])
     if not entry.ok:
