@@ -41,7 +41,7 @@ class Subject(msgspec.Struct, frozen=True):
 
     @property
     def policy_key(self) -> str:
-        """Key of all facts that a decision without rules depends on, except mode and caller."""
+        """Key of all facts that a cached decision depends on, except mode, caller and rules."""
         if self.enclosure is None:
             return self.tool.policy_key
         around = self.enclosure

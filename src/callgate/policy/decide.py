@@ -17,7 +17,8 @@ decides: `write_file` is about writing, `read_file` or all tools are not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,16 +28,31 @@ from callgate.core.sessions import ResolvedPath
 from callgate.policy.decisions import Decision, Question
 from callgate.policy.opinions import answer, applies, hosts_of, speaks_of_command
 from callgate.policy.relaxations import relax
-from callgate.policy.rules import Outcome, Policy, Rule, glob_matches
+from callgate.policy.rules import Outcome, Policy, Rule, glob_matches, rule_is_about
 from callgate.policy.tightenings import LIFTABLE, NARROWINGS
 
 _REMEMBERED = 20_000
+_MOST_SELECTIONS = 1_000
+
+
+class Selection(NamedTuple):
+    """Policies with only the rules that calls of some tools can match."""
+
+    user: Policy
+    workspace: Policy | None
+    is_cacheable: bool
+    """Whether no rule depends on the arguments or paths of a call."""
 
 
 class Rulebook:
-    """The policies for one workspace. Without rules a decision has few inputs and is cached."""
+    """The policies for one workspace.
+
+    A decision that depends on no argument and path of the call is cached, and a call is compared
+    only with the rules that its tool can match. New settings make a new rulebook.
+    """
 
     __slots__ = (
+        "_selections",
         "budgets",
         "directory",
         "has_rules",
@@ -62,9 +78,10 @@ class Rulebook:
         self.has_rules = bool(user.rules) or (workspace is not None and bool(workspace.rules))
         self.budgets = user.budgets + (() if workspace is None else workspace.budgets)
         self.remembered: dict[tuple[str, str, str], Decision] = {}
-        """Cache by the key of a tool, mode and caller; empty if there are rules. The key has
-        plain strings, because hashes of enum members are slow.
+        """Cache by the key of a tool, mode and caller. The key has plain strings, because hashes
+        of enum members are slow.
         """
+        self._selections: dict[tuple[object, ...], Selection] = {}
 
     @property
     def most_hosts(self) -> tuple[str, ...] | None:
@@ -72,13 +89,61 @@ class Rulebook:
         return None if self.workspace is None else self.workspace.hosts
 
     def decide(self, question: Question, key: str = "") -> Decision:
-        """Decide and, if there are no rules, cache the decision under the key of the tool."""
-        decision = decide(question, self.user, self.workspace)
-        if key and not self.has_rules:
+        """Decide and, if nothing else determines the decision, cache it under the key of the tool.
+
+        The key must differ between calls with and without `bears_rules`.
+        """
+        user, workspace, is_cacheable = self._select(question)
+        decision = decide(question, user, workspace)
+        if key and is_cacheable:
             if len(self.remembered) >= _REMEMBERED:
                 self.remembered.clear()
             self.remembered[key, question.mode._value_, question.caller._value_] = decision
         return decision
+
+    def _select(self, question: Question) -> Selection:
+        if not self.has_rules:
+            return Selection(self.user, self.workspace, is_cacheable=True)
+        if question.reading:  # the rules about `read_file` count, too
+            return Selection(self.user, self.workspace, is_cacheable=False)
+        bears = bears_rules(question.resolved_paths, question.arguments)
+        key = (question.names, question.caller._value_, question.workspace, *bears)
+        selection = self._selections.get(key)
+        if selection is None:
+            if len(self._selections) >= _MOST_SELECTIONS:
+                self._selections.clear()
+            selection = self._selections[key] = self._selection(question)
+        return selection
+
+    def _selection(self, question: Question) -> Selection:
+        user = _with_rules_about(question, self.user)
+        workspace = None if self.workspace is None else _with_rules_about(question, self.workspace)
+        rules = user.rules + (() if workspace is None else workspace.rules)
+        depends = self.directory is None or any(_depends_on_call(rule) for rule in rules)
+        return Selection(user, workspace, is_cacheable=not depends)
+
+
+def bears_rules(paths: Sequence[ResolvedPath], arguments: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Whether rules about paths, and rules about commands, can match a call."""
+    return bool(paths), "command" in arguments
+
+
+def _with_rules_about(question: Question, policy: Policy) -> Policy:
+    """Return the policy without the rules that no call like this one matches."""
+    has_paths, has_command = bears_rules(question.resolved_paths, question.arguments)
+    rules = tuple(
+        rule
+        for rule in policy.rules
+        if (has_paths or rule.path is None)
+        and (has_command or rule.command is None)
+        and rule_is_about(rule, question.names, question.caller, question.workspace)
+    )
+    return msgspec.structs.replace(policy, rules=rules)
+
+
+def _depends_on_call(rule: Rule) -> bool:
+    looks = rule.arguments or rule.without or rule.arguments_sha256
+    return bool(looks) or rule.path is not None or rule.command is not None
 
 
 def decide(question: Question, user: Policy, workspace: Policy | None = None) -> Decision:

@@ -202,6 +202,18 @@ def covers_path(rule: Rule, resolved: ResolvedPath) -> bool:
     return glob_matches(rule.path, text, paths=True, fold=rule.decision is not Outcome.ALLOW)
 
 
+def rule_is_about(rule: Rule, tools: tuple[str, ...], caller: CallerKind, workspace: str) -> bool:
+    """Whether the conditions hold that all calls of a tool from one place share."""
+    fold = rule.decision is not Outcome.ALLOW
+    if rule.tool is not None and not any(
+        glob_matches(rule.tool, tool, paths=False, fold=fold) for tool in tools
+    ):
+        return False
+    if rule.caller is not None and rule.caller is not caller:
+        return False
+    return rule.workspace is None or is_within(workspace, rule.workspace)
+
+
 def rule_applies(
     rule: Rule,
     *,
@@ -218,15 +230,7 @@ def rule_applies(
     `tools` is the tool's name and its aliases: a rule about one of them applies to the tool.
     """
     fold = rule.decision is not Outcome.ALLOW
-    if rule.tool is not None and not any(
-        glob_matches(rule.tool, tool, paths=False, fold=fold) for tool in tools
-    ):
-        return False
-    if not _covers_network(rule, network):
-        return False
-    if rule.caller is not None and rule.caller is not caller:
-        return False
-    if rule.workspace is not None and not is_within(workspace, rule.workspace):
+    if not rule_is_about(rule, tools, caller, workspace) or not _covers_network(rule, network):
         return False
     if rule.arguments_sha256 is not None and rule.arguments_sha256 != arguments_sha256:
         return False

@@ -14,7 +14,7 @@ from callgate.core.calls import CallerKind
 from callgate.core.effects import SideEffects
 from callgate.core.sessions import Mode, ResolvedPath
 from callgate.policy.commands import parse_pattern
-from callgate.policy.decide import decide
+from callgate.policy.decide import Rulebook, bears_rules, decide
 from callgate.policy.decisions import Question
 from callgate.policy.opinions import lifts_protection
 from callgate.policy.rules import Origin, Outcome, Policy, PolicyMode, Rule, Setting
@@ -302,3 +302,63 @@ def test_a_workspace_can_only_narrow(asked: Question, user: Policy, workspace: P
 def test_one_more_deny_never_allows_more(asked: Question, user: Policy) -> None:
     stricter = msgspec.structs.replace(user, rules=(*user.rules, Rule(decision=DENY, tool="*")))
     assert decide(asked, stricter).outcome is DENY
+
+
+looking = st.builds(
+    Rule,
+    decision=st.sampled_from(list(Outcome)),
+    tool=st.sampled_from(["t", "T", "alias", "?", "u", "read_file", None]),
+    path=st.sampled_from([None, None, "src/**", "**"]),
+    command=st.sampled_from([None, None, parse_pattern("git *")]),
+    caller=st.sampled_from([None, CallerKind.CLI]),
+    workspace=st.sampled_from([None, "/ws", "/other"]),
+    arguments=st.sampled_from([{}, {}, {"to": "a*"}]),
+    without=st.sampled_from([(), ("to",)]),
+    arguments_sha256=st.sampled_from([None, "hash"]),
+    network=st.sampled_from([None, True, False, ("host",)]),
+)
+alike = st.builds(
+    Question,
+    tool=st.just("t"),
+    aliases=st.just(("alias",)),
+    effect=st.just(X),
+    mode=st.sampled_from(list(Mode)),
+    caller=st.sampled_from(list(CallerKind)),
+    workspace=st.just("/ws"),
+    resolved_paths=st.sampled_from([(), (place("src/a"),), (place("b"),)]),
+    arguments=st.sampled_from([{}, {"to": "ab"}, {"to": "b"}, {"command": "git push"}, {"command": "ls"}]),
+    arguments_sha256=st.sampled_from(["hash", "other"]),
+    reading=st.booleans(),
+)
+
+
+@given(
+    questions=st.lists(alike, min_size=2, max_size=6),
+    user=policies,
+    workspace=policies,
+    more=st.lists(looking, min_size=1, max_size=4).map(tuple),
+)
+def test_a_remembered_decision_is_the_one_that_all_rules_give(
+    questions: list[Question], user: Policy, workspace: Policy, more: tuple[Rule, ...]
+) -> None:
+    user = msgspec.structs.replace(user, rules=user.rules + more[:2])
+    workspace = msgspec.structs.replace(workspace, rules=workspace.rules + more[2:])
+    book = Rulebook(user, workspace, "/ws")
+    for asked in [*questions, *questions]:
+        bears = bears_rules(asked.resolved_paths, asked.arguments)
+        key = (f"{bears} {asked.reading}", asked.mode.value, asked.caller.value)
+        found = book.remembered.get(key) or book.decide(asked, key[0])
+        assert found == decide(asked, user, workspace)
+
+
+def test_of_many_rules_those_about_a_call_are_compared() -> None:
+    of = ({"path": "/srv/**"}, {"command": parse_pattern("git *")}, {"tool": "other_*"})
+    user = Policy(rules=tuple(Rule(decision=DENY, **of[n % 3]) for n in range(300)))
+    book = Rulebook(user, None, "/ws")
+    book.decide(question(effect=R), "t")
+    assert len(book.remembered) == 1
+    looks = msgspec.structs.replace(user, rules=(*user.rules, Rule(decision=DENY, arguments={"a": "1"})))
+    book = Rulebook(looks, None, "/ws")
+    assert book.decide(question(effect=R, arguments={"a": "1"}), "t").outcome is DENY
+    assert book.decide(question(effect=R, arguments={"a": "2"}), "t").outcome is ALLOW
+    assert not book.remembered

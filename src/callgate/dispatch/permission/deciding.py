@@ -23,7 +23,7 @@ from callgate.dispatch.permission.confirmations import Answer
 from callgate.dispatch.permission.flows import Flows
 from callgate.dispatch.permission.grants import Grants
 from callgate.dispatch.subjects import Subject, question
-from callgate.policy.decide import Rulebook
+from callgate.policy.decide import Rulebook, bears_rules
 from callgate.policy.decisions import Decision, Reason
 from callgate.policy.opinions import lifts_protection
 from callgate.policy.provenance.sources import Flow
@@ -53,6 +53,9 @@ def decide(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
     on nothing else, then the tightenings by the facts of this call."""
     tool, mode, caller = subject.tool, call.session.mode, call.caller
     book = authority.policies(call.session.workspace)
+    key = tool.policy_key if subject.enclosure is None else subject.policy_key
+    if book.has_rules:
+        key = _with_rules(key, subject)
     decision: Decision | None = None
     flow = authority.flows.of(call, subject, book.user.guard) if tool.is_guarded else None
     if book.refusal is not None and tool.has_effects:
@@ -60,12 +63,11 @@ def decide(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
     elif flow is not None and mode == Mode.GUARDED:
         decision = book.decide(question(call, subject, book, flow))
     elif type(mode) is Mode and type(caller) is CallerKind:  # callers may pass plain strings
-        name = tool.policy_key if subject.enclosure is None else subject.policy_key
-        key = (name, mode._value_, caller._value_)
-        if key in book.remembered:
-            decision = book.remembered[key]
+        known = (key, mode._value_, caller._value_)
+        if known in book.remembered:
+            decision = book.remembered[known]
     if decision is None:
-        decision = book.decide(question(call, subject, book), subject.policy_key)
+        decision = book.decide(question(call, subject, book), key)
     reads = decision.reason is Reason.READ_COMMANDS
     has_facts = call.repaired or tool.definition.always_ask or reads or flow is not None
     writes = tool.effect is SideEffects.WRITE and bool(subject.resolved_paths)
@@ -75,6 +77,12 @@ def decide(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
     if book.budgets and decision.outcome is not Outcome.DENY:
         return msgspec.structs.replace(decision, budgets=book.budgets)
     return decision
+
+
+def _with_rules(key: str, subject: Subject) -> str:
+    """Return the key of a cached decision under rules, which some calls of a tool cannot match."""
+    paths = subject.resolved_paths or subject.named
+    return f"{key} {bears_rules(paths, subject.checked.arguments)}"
 
 
 def _circumstances(

@@ -73,7 +73,7 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
     """The only session that has it; None: all sessions have it."""
     everyone_sees_it: bool
     policy_key: str
-    """Key of all facts about the tool that a decision without rules depends on."""
+    """Key of all facts about the tool that a cached decision depends on."""
 
 
 def _instance(factory: Any) -> Tool:
@@ -174,7 +174,7 @@ def examine(tool: SourceTool, max_bytes: int = MAX_BYTES) -> Registered:
         outward=outward,
         is_guarded=outward or destructive or effect is SideEffects.EXECUTE,
         timeout_s=definition.timeout_s or (600.0 if effect in SLOW else 60.0),
-        policy_key=f"{name} {effect} {Capability.DESTRUCTIVE in capabilities}",
+        policy_key=f"{' '.join((name, *definition.aliases))} {effect} {destructive} {outward}",
         why_not=tool.why_not,
         listed=tool.listed,
         session_id=tool.session_id,
