@@ -22,7 +22,17 @@ if TYPE_CHECKING:
     from callgate.cli.parsers import Parser
 
 HEADINGS: Mapping[str, tuple[str, ...]] = {
-    "work with tools": ("chat", "run", "tools", "call", "preview", "undo", "parse"),
+    "work with tools": (
+        "chat",
+        "run",
+        "tools",
+        "call",
+        "preview",
+        "undo",
+        "diff",
+        "checkout",
+        "parse",
+    ),
     "decide what may run": (
         "policy explain",
         "policy test",

@@ -183,7 +183,7 @@ def _add_span(text: str, span: tuple[int, int], spans: Spans) -> None:
         spans.append(span)
 
 
-_HIDDEN = re.compile(
+HIDDEN = re.compile(
     "\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|[@-Z\\\\^_])"
     "|[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
 )
@@ -194,7 +194,7 @@ _WIDE = re.compile("[\uff01-\uff5e\u0130]")
 def mask(text: str, *, bare: bool) -> str:
     """Mask the secrets in a text. Not `bare`: random text alone does not count as a secret here."""
     if not text.isascii() or "\x1b" in text:
-        shown = _HIDDEN.sub("", text)
+        shown = HIDDEN.sub("", text)
         if shown != text:  # what is invisible may cut a secret in two
             masked = _until_stable(shown, bare=bare)
             return masked if masked != shown else text

@@ -38,6 +38,20 @@ def thoroughly(text: str, *, bare: bool = True) -> str:
     return mask(text[:LONGEST], bare=bare)[:-_EDGE] + MASK
 
 
+def redact_lines(text: str) -> str:
+    """Like `redact`, but a line without a secret keeps its invisible characters."""
+    masked = redact(text)
+    if masked == text:
+        return text
+    from callgate.redaction.masking import HIDDEN  # lazy: as above  # noqa: PLC0415
+
+    lines, originals = masked.split("\n"), text.split("\n")
+    if len(lines) != len(originals):
+        return masked
+    pairs = zip(lines, originals, strict=True)
+    return "\n".join(old if HIDDEN.sub("", old) == new else new for new, old in pairs)
+
+
 MAX_SHOWN = 400
 """Maximum length of a quoted server message."""
 

@@ -31,15 +31,17 @@ from callgate.workspace.undo.planning import Conflict, Plan, plan, take
 from callgate.workspace.undo.records import Change, Recorded, State, after_turn
 from callgate.workspace.undo.reverting import Reverter, refusal
 from callgate.workspace.undo.steps import Step
+from callgate.workspace.undo.timelines import from_call
 
 _MOST_SHOWN = 50
 """Maximum files with a diff; others are listed."""
 _DEFINITION = ToolDefinition(
     name="undo",
     description=(
-        "Restore files to their state before a call (call_id), before a turn (turn), before a"
-        " session (session), at the end of a turn of a session (session, to_turn), or at a time"
-        " (since). Refused as a whole if a file was changed since, unless others is true."
+        "Restore files to their state before a call (call_id), before a call and all later ones of"
+        " its session (from_call), before a turn (turn), before a session (session), at the end of"
+        " a turn of a session (session, to_turn), or at a time (since). Refused as a whole if a"
+        " file was changed since, unless others is true."
     ),
     input_schema={
         "type": "object",
@@ -48,6 +50,11 @@ _DEFINITION = ToolDefinition(
             "session": {"type": "string", "minLength": 1},
             "to_turn": {"type": "string", "minLength": 1},
             "turn": {"type": "string", "minLength": 1},
+            "from_call": {
+                "type": "string",
+                "minLength": 1,
+                "description": "A call: its changes, and all later ones of its session.",
+            },
             "since": {"type": "number", "description": "Seconds since 1970."},
             "others": {
                 "type": "boolean",
@@ -124,13 +131,18 @@ class Undo:
     def _chosen(self, input: dict[str, Any], files: WorkspaceFileAPI) -> Recorded:
         """Return the changes to revert."""
         call, session, turn = input.get("call_id"), input.get("session"), input.get("to_turn")
-        whole, since = input.get("turn"), input.get("since")
-        if sum(each is not None for each in (call, session, whole, since)) != 1 or (
+        whole, since, begin = input.get("turn"), input.get("since"), input.get("from_call")
+        if sum(each is not None for each in (call, session, whole, since, begin)) != 1 or (
             turn is not None and session is None
         ):
             raise ToolValidationError(
-                "undo takes call_id, turn, since, or session with an optional to_turn"
+                "undo takes call_id, from_call, turn, since, or session with an optional to_turn"
             )
+        if begin is not None:
+            found = from_call(self._history, str(begin))
+            if not found.changes:
+                raise _unknown(f"No changes of call {shown(str(begin))} are stored")
+            return found
         if whole is not None or since is not None:
             history = self._history
             found = (

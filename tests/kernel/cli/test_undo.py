@@ -207,3 +207,14 @@ def test_the_result_of_a_command_names_every_changed_file(ws: Path) -> None:
     ran = callgate("call", "shell", "command=mkdir d; echo 1 > d/x; rm a.txt", "--yes", "--json", cwd=ws)
     assert ran.json["files_modified"] == ["a.txt", "d", "d/x"]
     assert ran.json["meta"]["observed"]["counts"] == {"created": 2, "changed": 0, "deleted": 1}
+
+
+def test_a_session_is_undone_from_a_call_on(ws: Path, home: Path) -> None:
+    history = History(str(home / "undo"))
+    for session, number in (("s", 0), ("s", 1), ("other", 2), ("s", 3)):
+        origin = Origin(session=session, call=f"c{number}", tool="t", workspace=os.fsencode(ws))
+        WorkspaceFileAPI(str(ws), changes=history.of(origin)).write(f"{session}.txt", str(number))
+    ran = callgate("undo", "--from", "c1", "--yes", cwd=ws)
+    assert (ran.code, ran.out) == (0, "Restored 's.txt'\n")
+    assert ((ws / "s.txt").read_text(), (ws / "other.txt").read_text()) == ("0", "2")
+    assert callgate("undo", "--from", "none", "--yes", cwd=ws).code == 1

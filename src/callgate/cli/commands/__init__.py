@@ -174,6 +174,12 @@ def _preview(parser: Parser) -> None:
 
 def _undo(parser: Parser) -> None:
     parser.add_argument("--last", action="store_true", help="undo the last changes here")
+    parser.add_argument(
+        "--from",
+        dest="begin",
+        metavar="CALL_ID",
+        help="undo this call and all later ones of its session",
+    )
     parser.add_argument("--session", metavar="S", help="undo all changes of this session")
     parser.add_argument("--to", metavar="TURN", help="only changes after this turn")
     parser.add_argument("--turn", metavar="TURN", help="undo all changes of this turn")
@@ -182,6 +188,11 @@ def _undo(parser: Parser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only show the changes")
     parser.add_argument("--workspace", metavar="DIR", help="default: workspace of the changes")
     add(parser, MODE, YES, NO_INPUT, JSON)
+
+
+def _checkout(parser: Parser) -> None:
+    parser.add_argument("--before", action="store_true", help="as it was before the call")
+    add(parser, JSON)
 
 
 def _explain(parser: Parser) -> None:
@@ -258,6 +269,8 @@ def _module(name: str) -> ModuleType:
             from callgate.cli.commands import audit as module  # lazy: when it runs
         case ["call"]:
             from callgate.cli.commands import call as module  # lazy: when it runs
+        case ["checkout"] | ["diff"]:
+            from callgate.cli.commands import changes as module  # lazy: when it runs
         case ["confirmations", *_]:
             from callgate.cli.commands import confirmations as module  # lazy: when it runs
         case ["demo"]:
@@ -346,6 +359,18 @@ _DECLARED = {
         "[CALL_ID]",
         _undo,
         "If no call is named, the command lists the last calls that changed files.",
+    ),
+    "diff": Command(
+        "show the files that a call changed",
+        "CALL_ID",
+        takes(JSON),
+        "Secrets are replaced by [REDACTED]. callgate undo lists the calls that changed files.",
+    ),
+    "checkout": Command(
+        "write the workspace as it was after a call",
+        "CALL_ID DIR",
+        _checkout,
+        "DIR must be new or empty, and outside the workspace. The workspace is not changed.",
     ),
     "policy explain": Command(
         "explain the decision about a call",

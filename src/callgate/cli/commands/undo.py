@@ -75,12 +75,13 @@ def _arguments(options: Namespace, history: History) -> dict[str, Any] | None:
         "--session": options.session is not None,
         "--turn": options.turn is not None,
         "--since": options.since is not None,
+        "--from": options.begin is not None,
     }
     named = [name for name, is_given in chosen.items() if is_given]
     if options.to is not None and options.session is None:
         raise CliError("--to needs --session")
     if len(named) > 1 or len(options.words) > 1:
-        raise CliError("undo needs one of: a call, --last, --session, --turn, --since")
+        raise CliError("undo needs one of: a call, --from, --last, --session, --turn, --since")
     if not named:
         if options.others:
             raise CliError("--others needs the changes to undo")
@@ -90,6 +91,8 @@ def _arguments(options: Namespace, history: History) -> dict[str, Any] | None:
         return {"call_id": _last(history, options.workspace), **others}
     if options.words:
         return {"call_id": options.words[0], **others}
+    if options.begin is not None:
+        return {"from_call": options.begin, **others}
     if options.turn is not None:
         return {"turn": options.turn, **others}
     if options.since is not None:
@@ -115,8 +118,8 @@ def _last(history: History, workspace: str | None) -> str:
 
 def _workspace(history: History, arguments: dict[str, Any]) -> str:
     """Return the workspace of the changes."""
-    if "call_id" in arguments:
-        found = history.of_call(arguments["call_id"])
+    if call := arguments.get("call_id", arguments.get("from_call")):
+        found = history.of_call(call)
     elif "turn" in arguments:
         found = history.of_turn(arguments["turn"])
     elif "since" in arguments:

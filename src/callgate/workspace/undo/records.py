@@ -223,7 +223,7 @@ class Blobs:
 
     def keep(self, content: bytes, digest: str, *, durable: bool) -> bool:
         """Store a content; a durable one survives a power failure. Returns whether it was new."""
-        path, durable = self._path(digest), durable and self._synced
+        path, durable = self.path(digest), durable and self._synced
         try:
             os.utime(path)
             if durable:
@@ -246,7 +246,7 @@ class Blobs:
     def read(self, digest: str) -> bytes | None:
         """Return a content, if it is still stored and undamaged."""
         try:
-            with opening(), open(self._path(digest), "rb") as file:
+            with opening(), open(self.path(digest), "rb") as file:
                 content = file.read()
         except FileNotFoundError:
             return None
@@ -264,7 +264,7 @@ class Blobs:
             if len(name) != 64:
                 _unlink(os.path.join(self._directory, name))
                 continue
-            path = self._path(name)
+            path = self.path(name)
             aside = os.path.join(self._directory, _TEMPORARY + secrets.token_hex(8))
             try:
                 os.rename(path, aside)
@@ -286,7 +286,8 @@ class Blobs:
         with opening():
             make_private_directory(directory, synced=self._synced)
 
-    def _path(self, digest: str) -> str:
+    def path(self, digest: str) -> str:
+        """Return the path of a content."""
         return os.path.join(self._directory, digest[:2], digest)
 
     def _scan(self) -> Iterator[tuple[str, os.stat_result]]:

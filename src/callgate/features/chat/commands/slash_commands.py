@@ -211,6 +211,7 @@ def _undo(chat: Chat, _: str) -> None:
                 session=chat.session.id,
                 to=before,
                 turn=None,
+                begin=None,
                 since=None,
                 others=False,
                 last=False,
