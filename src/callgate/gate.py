@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # loaded where a model is at work
     from callgate.instance.wiring.runtime import AnyAgent
     from callgate.sessions.shows import Screen, TurnEnd
     from callgate.sources.foreign import ForeignTools
+    from callgate.workspace.undo.comparing import ChangeSet
 
 T = TypeVar("T")
 Dialect = Literal["anthropic", "openai", "openai-responses", "mcp"]
@@ -312,6 +313,15 @@ class Gate:
             turn_id=self.session.turn_id,
         )
         return self.runtime.permission.explain(call)[1]
+
+    async def changes(self, call_id: str) -> ChangeSet | None:
+        """Return the files that a call changed, with diffs without secrets; None if callgate
+        stores no change of that call. For people: do not pass it to a model."""
+        from callgate.workspace.undo import timelines  # lazy: few programs ask  # noqa: PLC0415
+        from callgate.workspace.undo.history import History  # lazy: as above  # noqa: PLC0415
+
+        history = History(os.path.join(self._wired.home.path, "undo"))
+        return await asyncio.to_thread(timelines.of_call, history, call_id)
 
     def events(self, types: Collection[str] | None = None) -> Subscription:
         """Return a reader for events of this session: `async for event in gate.events()`."""

@@ -67,6 +67,8 @@ class CallRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     answered_by: str | None = None
     sandbox: str | None = None
     """The sandbox of its commands, also if they did not run."""
+    changed: int = 0
+    """Number of files that it changed, as far as callgate observed them."""
     turn_id: str | None = None
     client: str | None = None
     """Name of the program behind the caller, possibly as it reported it."""

@@ -165,6 +165,16 @@ def changed_files(output: ToolOutput) -> list[str]:
     return [redact(str(each)) for each in output.files_modified or ()]
 
 
+def changed_count(output: ToolOutput) -> int:
+    """Return the number of changed files: more than the listed ones, if callgate counted them."""
+    listed = len(output.files_modified or ())
+    observed = output.metadata.get("observed") if output.metadata else None
+    counts = observed.get("counts") if isinstance(observed, dict) else None
+    if not listed or not isinstance(counts, dict):
+        return listed
+    return max(listed, sum(each for each in counts.values() if isinstance(each, int)))
+
+
 def tool_name(call: ToolCall, tool: Registered | None) -> str:
     """Return the tool's name. An unknown name is arbitrary text, so it is redacted and cut."""
     return tool.name if tool is not None else redact(call.requested_tool)[:128]
@@ -186,6 +196,8 @@ class CallEnd(msgspec.Struct, frozen=True):
     """Time spent waiting for approvers."""
     confirmation_id: str | None
     answer: Answer | None
+    changed: int = 0
+    """Number of changed files."""
 
 
 def audit_line(call: ToolCall, findings: Findings, end: CallEnd, key: bytes) -> CallRecord:
@@ -236,6 +248,8 @@ def audit_line(call: ToolCall, findings: Findings, end: CallEnd, key: bytes) -> 
     if end.confirmation_id is not None:
         line.confirmation_id = end.confirmation_id
         line.answered_by = None if end.answer is None else end.answer.by
+    if end.changed:
+        line.changed = end.changed
     if end.mismatch:
         line.reason = MISMATCH
     if error is not None:

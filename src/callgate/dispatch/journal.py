@@ -92,6 +92,7 @@ class Journal(msgspec.Struct, eq=False):
     _waited_ms: float = 0.0
     """Time spent waiting for answers of approvers."""
     _mismatch: bool = False
+    _changed: int = 0
 
     @property
     def closed(self) -> bool:
@@ -222,6 +223,7 @@ class Journal(msgspec.Struct, eq=False):
             error = ErrorInfo.of(handled(output, content), self._call.tool)
         payload = call_records.completed(output, content, duration)
         if output.files_modified is not None:
+            self._changed = call_records.changed_count(output)
             self._compare_effects(findings.tool, payload["files_modified"])
         self._close(COMPLETED, "tool", payload, findings, error, content, duration)
         return completed_result(self._call, output, content, error, duration)
@@ -244,6 +246,7 @@ class Journal(msgspec.Struct, eq=False):
             return failed_result(call, info, content, duration)
         if partial is not None:
             content = [*partial.content, *content]
+            self._changed = call_records.changed_count(partial)
             self._compare_effects(findings.tool, call_records.changed_files(partial))
         payload = call_records.failed(name, error, info.message, partial, duration)
         self._close(FAILED, "tool", payload, findings, info, content, duration)
@@ -321,6 +324,7 @@ class Journal(msgspec.Struct, eq=False):
             self._waited_ms,
             self._confirmation_id,
             self._answer,
+            self._changed,
         )
         owner = self._owner_in_store
         if owner is None and self._log.lease is not None:

@@ -99,7 +99,9 @@ class Undo:
             raise CannotSucceed(error, shown if isinstance(shown, str) else None) from error
         if not restoration.steps:
             raise CannotSucceed(ToolExecutionError(_NOTHING, reason="nothing_to_undo"))
-        return self._described(files, restoration)
+        count = len(restoration.steps)
+        counted = "1 file" if count == 1 else f"{count:,} files"
+        return f"Restores {counted}:\n{self._described(files, restoration)}"
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
         if context.cancel_event.is_set():

@@ -457,3 +457,52 @@ async def test_a_text_that_is_no_unicode_is_still_shown(home: Path, tmp_path: Pa
     async with serving(home, tmp_path / "ws", tools=[odd]) as instance:
         answer = await instance.client().post("/v1/calls", tool="odd")
         assert answer.status_code == 200 and answer.json()["ok"] in (True, False)
+
+
+async def test_the_changes_of_a_session_are_listed_compared_and_undone_from_a_call(
+    instance: Instance, tmp_path: Path
+) -> None:
+    workspace = tmp_path / "ws"
+    client = instance.client()
+    session = await client.session(mode="write")
+    calls = []
+    for path, content in (("a.txt", "one\n"), ("b.txt", "b\n"), ("a.txt", "two\n")):
+        calls.append((await client.call("write_file", session, path=path, content=content))["call_id"])
+    listed = (await client.get(f"/v1/sessions/{session}/changes"))["calls"]
+    assert [(each["call"], each["tool"], each["count"], each["files"]) for each in listed] == [
+        (calls[0], "write_file", 1, [{"path": "a.txt", "kind": "created"}]),
+        (calls[1], "write_file", 1, [{"path": "b.txt", "kind": "created"}]),
+        (calls[2], "write_file", 1, [{"path": "a.txt", "kind": "changed"}]),
+    ]
+    of_call = await client.get(f"/v1/calls/{calls[0]}/diff")
+    assert [each["diff"] for each in of_call["files"]] == ["--- /dev/null\n+++ a.txt\n@@ -0,0 +1 @@\n+one"]
+    after = await client.get(f"/v1/sessions/{session}/diff", after=calls[0])
+    assert [(each["path"], each["kind"]) for each in after["files"]] == [("a.txt", "changed"), ("b.txt", "created")]
+    upto = await client.get(f"/v1/sessions/{session}/diff", after=calls[0], upto=calls[1])
+    assert [(each["path"], each["kind"]) for each in upto["files"]] == [("b.txt", "created")]
+    other = await client.session()
+    assert (await client.get(f"/v1/sessions/{other}/changes")) == {"calls": []}
+    for path in (
+        "/v1/sessions/nobody/changes",
+        "/v1/sessions/nobody/diff",
+        f"/v1/sessions/{other}/diff",
+        f"/v1/sessions/{other}/diff?after={calls[0]}",
+        "/v1/calls/tu_x/diff",
+    ):
+        assert (await client.http.get(path)).status_code == 404, path
+    (workspace / "b.txt").write_text("by hand\n")
+    undo = f"/v1/sessions/{session}/undo"
+    planned = (await client.post(undo, from_call=calls[1], dry_run=True)).json()
+    assert (planned["ok"], planned["error"]["reason"], planned["error"]["details"]["files"]) == (
+        False,
+        "changed_since",
+        ["b.txt"],
+    )
+    planned = (await client.post(undo, from_call=calls[1], dry_run=True, others=True)).json()
+    assert planned["ok"] and "-two" in planned["content"][0]["text"]
+    assert (workspace / "a.txt").read_text() == "two\n"
+    assert (await client.post(undo, from_call=calls[1], others=True)).json()["files_modified"] == ["a.txt"]
+    assert ((workspace / "a.txt").read_text(), (workspace / "b.txt").read_text()) == ("one\n", "by hand\n")
+    assert (await client.post(f"/v1/sessions/{other}/undo", from_call=calls[1])).status_code == 404
+    records = (await client.get("/v1/audit"))["records"]
+    assert [(each["tool"], each.get("changed")) for each in records][:2] == [("undo", 1), ("undo_preview", None)]

@@ -275,3 +275,14 @@ SEED_NAMES = [
 
 def test_the_names_of_the_seed_are_the_names_of_the_package() -> None:
     assert [name for name in SEED_NAMES if name not in callgate.__all__] == []
+
+
+async def test_a_program_gets_the_changes_of_a_call(tmp_path: Path) -> None:
+    async with Gate(workspace=tmp_path, mode="write") as gate:
+        result = await gate.call("write_file", {"path": "a.txt", "content": "one\n"})
+        found = await gate.changes(result.call_id)
+        assert found is not None and found.count == 1
+        assert [(each.path, each.kind, each.diff) for each in found.files] == [
+            ("a.txt", "created", "--- /dev/null\n+++ a.txt\n@@ -0,0 +1 @@\n+one")
+        ]
+        assert await gate.changes("tu_none") is None

@@ -412,7 +412,7 @@ async def test_a_dry_run_shows_the_change_and_makes_none(world: World) -> None:
         ]
     )
     assert sorted((await world.undo(dry_run=True)).split("\n")) == sorted(shown.split("\n"))
-    assert world.preview() == await world.undo(dry_run=True)
+    assert world.preview() == "Restores 3 files:\n" + await world.undo(dry_run=True)
     assert world.seen() == before
 
 

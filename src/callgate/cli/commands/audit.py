@@ -322,8 +322,14 @@ def _show(found: Found, as_json: bool) -> None:
         ended = line.error_class or "ok"
         colour = "green" if ended == "ok" else "red" if line.decision == "deny" else "yellow"
         when = datetime.fromtimestamp(line.ts / 1000).strftime("%Y-%m-%d %H:%M:%S")
-        text = f"{line.tool}  {line.args}{_by(line)}"
+        text = f"{line.tool}  {line.args}{_files(line)}{_by(line)}"
         print_rows(_HEADINGS, [(when, Cell(ended, colour), line.caller, text)], most=_MOST_ROWS)
+
+
+def _files(line: CallRecord) -> str:
+    if not line.changed:
+        return ""
+    return "  (1 file changed)" if line.changed == 1 else f"  ({line.changed:,} files changed)"
 
 
 def _by(line: CallRecord) -> str:

@@ -30,8 +30,8 @@ _ACTIVITIES = {
 }
 _UNMAPPED = (
     "args", "args_hash", "result", "waited_ms", "side_effects", "capabilities", "confirmation_id",
-    "answered_by", "sandbox", "turn_id", "tool_use_id", "external_id", "scope", "chain", "n",
-    "prev",
+    "answered_by", "sandbox", "changed", "turn_id", "tool_use_id", "external_id", "scope", "chain",
+    "n", "prev",
 )  # fmt: skip
 
 
@@ -129,7 +129,7 @@ COLUMNS = (
     "id", "ts", "caller", "principal", "client", "tool", "source", "side_effects", "capabilities",
     "decision", "policy", "confirmation_id", "answered_by", "error_class", "reason", "ms",
     "waited_ms", "call_id", "session", "turn_id", "external_id", "cwd", "sandbox", "args",
-    "args_hash", "result", "trace",
+    "args_hash", "result", "trace", "changed",
 )  # fmt: skip
 """Columns of CSV, in order."""
 _SHORTENED = ("caller", "principal", "tool", "call_id", "session", "cwd")

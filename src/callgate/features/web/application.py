@@ -41,6 +41,7 @@ from callgate.features.web.routes import (
     approvals,
     authzen,
     calls,
+    changes,
     hosts,
     instance,
     policy,
@@ -202,7 +203,8 @@ _RESOURCES: tuple[Operation, ...] = (
     *sessions.OPERATIONS,
     *sessions.TURN_OPERATIONS,
     *approvals.OPERATIONS,
-    *approvals.UNDO_OPERATIONS,
+    *changes.CHANGE_OPERATIONS,
+    *changes.UNDO_OPERATIONS,
     *calls.AUDIT_OPERATIONS,
     *stats.OPERATIONS,
     *policy.OPERATIONS,
@@ -270,7 +272,7 @@ class Serving:
     def __init__(self, context: Context) -> None:
         self.context = context
         try:
-            approvals.register_undo(context.runtime, context.history)
+            changes.register_undo(context.runtime, context.history)
         except ToolRegistrationError as error:  # a tool of the user has the name
             _log.warning("undo over HTTP is unavailable: %s", error)
         if context.refresh is not None:

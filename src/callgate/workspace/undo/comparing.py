@@ -21,7 +21,7 @@ from callgate.workspace.edits import diff
 from callgate.workspace.paths import opening, readable, sayable
 from callgate.workspace.undo.history import SHOWN, History
 from callgate.workspace.undo.records import Change, State, digest_of
-from callgate.workspace.undo.planning import relevant
+from callgate.workspace.undo.steps import relevant
 from callgate.workspace.undo.tracks import traced
 
 Kind = Literal["created", "changed", "deleted", "renamed", "mode"]

@@ -8,9 +8,7 @@ rule can be saved only by a user who is logged in on this machine.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, structs
@@ -22,7 +20,6 @@ from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.content import TextBlock
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.errors import ToolExecutionError
-from callgate.core.sessions import Session
 from callgate.core.stores import ConfirmationNotFound
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.dispatch.foreign_code import watched
@@ -34,8 +31,6 @@ from callgate.features.web.responses import Settled, conflict, forbidden, invali
 from callgate.features.web.routes.values import Input, Result, Value, result_of
 from callgate.policy.rules import Outcome
 from callgate.runtime import Runtime
-from callgate.tools.undo import Undo
-from callgate.workspace.undo.history import History
 
 _DIRECT = "-"
 """Placeholder for the turn of a call that belongs to no turn."""
@@ -285,84 +280,5 @@ RULE_OPERATIONS = (
         Result,
         body=NewRule,
         errors=(403, 503),
-    ),
-)
-
-
-UNDO_TAG = "callgate:undo"
-
-
-class UndoWhat(Input, frozen=True, kw_only=True):
-    call: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
-    """None: the last call that changed files."""
-    confirmed: bool = False
-    """Whether the user has confirmed it in the client."""
-
-
-def register_undo(runtime: Runtime, history: History) -> None:
-    """Register the tool. Raises `ToolRegistrationError` if another tool has its name."""
-
-    def make() -> Undo:
-        tool = Undo(history)
-        tool.definition = structs.replace(tool.definition, required_tags=frozenset({UNDO_TAG}))
-        return tool
-
-    runtime.tools.register(make)
-
-
-async def undo_call(context: Context, request: Request) -> Result:
-    body: UndoWhat = request.body
-    id = request.path["id"]
-    stored = await (await context.runtime.sessions.store()).get_session(id)
-    session = context.sessions.fresh(stored.workspace, stored.mode)
-    calls = [each for each in await _changed(context, id, session) if body.call in (None, each)]
-    if not calls:
-        context.sessions.let_go(session)
-        raise not_found("change")
-    session.tags |= {UNDO_TAG}
-    call = ToolCall(
-        tool="undo",
-        arguments={"call_id": calls[-1]},
-        session=session,
-        caller=CallerKind.HTTP,
-        client=request.client,
-    )
-    answer = Answer(decision=Outcome.ALLOW, by=approver(request))
-    confirmed = (
-        context.runtime.permission.attach(partial(_give, answer), session.id)
-        if body.confirmed
-        else nullcontext()
-    )
-    try:
-        with confirmed:
-            return result_of(await while_connected(request, context.runtime.calls.run(call)))
-    finally:
-        context.sessions.let_go(session)
-
-
-async def _changed(context: Context, id: str, session: Session) -> Sequence[str]:
-    """Return the calls of a session that changed files, oldest first.
-
-    If a worker has the changes, the session `session` is bound to that worker.
-    """
-    if session.pool is None:
-        return [each.origin.call for each in context.history.of_session(id).changes]
-    return await context.peers.pool_changes(id, session)
-
-
-async def _give(answer: Answer, question: Confirmation) -> Answer:
-    return answer
-
-
-UNDO_OPERATIONS = (
-    Operation(
-        "POST",
-        "/v1/sessions/{id}/undo",
-        "Restore files to their state before a call.",
-        undo_call,
-        Result,
-        body=UndoWhat,
-        errors=(403, 404, 503),
-        bound_to=BoundTo.SESSION_IN_PATH,
     ),
 )

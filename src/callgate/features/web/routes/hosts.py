@@ -13,7 +13,7 @@ from callgate.core.sessions import Mode, Session
 from callgate.dispatch.tools.sources import AGENT_HOOKS
 from callgate.features.web.contexts import Context, Hosting, Operation, Request
 from callgate.features.web.responses import conflict, forbidden, not_found
-from callgate.features.web.routes import approvals
+from callgate.features.web.routes import approvals, changes
 from callgate.features.web.routes.values import Input, Tool, Value, tool_of
 from callgate.protocol.socket_v1.frames import HostEntry
 from callgate.redaction.texts import redact
@@ -199,7 +199,7 @@ OPERATIONS = (
 )
 
 
-_INTERNAL_TAGS = {approvals.UNDO_TAG, approvals.RULE_TAG}
+_INTERNAL_TAGS = {changes.UNDO_TAG, approvals.RULE_TAG}
 """Tags of tools that only routes of callgate call."""
 
 _OF_AGENTS = (
