@@ -14,7 +14,7 @@ CATALOGUE = Path(callgate_catalogue.__file__).parent
 STARTERS = {
     "sandbox/processes/broker_client.py": "starts the broker",
     "sandbox/processes/broker.py": "forks the keeper of a command",
-    "sandbox/processes/keeper.py": "forks the command",
+    "sandbox/processes/preparing.py": "forks the command",
     "sandbox/backends/restrict.py": "becomes the command",
     "sandbox/backends/namespaces.py": "forks into namespaces",
     "sandbox/meters.py": "forks a child that tries whether it may fork, and ends",

@@ -6,6 +6,9 @@
                             --> loopback without namespaces: our proxy, or a listed port
             --> listed or approved (`host_approvals`) --> looked up --> connected --> to the keeper
 
+A destination of a listed host is remembered for a while (`Route`), so that the next connection
+needs neither a lookup nor a task.
+
 So rules about host names bind every program that resolves names with the C library. No answer of a
 name server changes the destination, because callgate looks the name up itself.
 
@@ -26,8 +29,11 @@ import ipaddress
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
+
+import msgspec
 
 from callgate.core.tasks import start_task
 from callgate.sandbox import allowed_hosts
@@ -129,11 +135,22 @@ _MOST_RESOLVING = 128
 _CONNECT_S = 60.0
 """Time limit of the lookup, and of each address."""
 
+_ROUTE_S = 30.0
+_MOST_ROUTES = 256
+
 Reply = Callable[[int, int, socket.socket | None], None]
 """Takes the id of a call, an error number, and the connected socket if that is 0."""
 
 Proxy = tuple[int, Callable[[socket.socket], None]]
 """The port of our proxy, and a function that serves a connection to it."""
+
+
+class Route(msgspec.Struct, frozen=True):
+    """A permitted destination that answered a connection to an address of the command."""
+
+    family: int
+    target: tuple[str, int]
+    until: float
 
 
 class Connector:
@@ -155,13 +172,17 @@ class Connector:
         self._resolve = resolve
         self._resolver = StubResolver()
         self._resolving = 0
+        self._routes: dict[tuple[bytes, int, bool], Route] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def connect(self, id: int, port: int, address: bytes, six: bool, program: str) -> None:
         """Start to connect; `reply` receives the result. `six`: the socket is for IPv6."""
-        number = ipaddress.IPv6Address(address)
-        text = str(number.ipv4_mapped or number)
-        self._start(self._answer(id, port, text, six, program or None))
+        asked = address, port, six
+        route = self._route(asked)
+        if route is not None:
+            self._connect_again(id, asked, route, program or None)
+            return
+        self._start(self._answer(id, asked, program or None))
 
     def close(self) -> None:
         for task in self._tasks:
@@ -172,15 +193,51 @@ class Connector:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(
-        self, id: int, port: int, address: str, six: bool, program: str | None
+    def _route(self, asked: tuple[bytes, int, bool]) -> Route | None:
+        route = self._routes.get(asked)
+        if route is not None and route.until < time.monotonic():
+            del self._routes[asked]
+            return None
+        return route
+
+    def _connect_again(
+        self, id: int, asked: tuple[bytes, int, bool], route: Route, program: str | None
     ) -> None:
+        """Connect to a remembered destination, without a task if the answer is immediate."""
+        connection = socket.socket(route.family, socket.SOCK_STREAM)
+        connection.setblocking(False)
+        number = connection.connect_ex(route.target)
+        if number == errno.EINPROGRESS:
+            number = connection.connect_ex(route.target)  # see `_established`
+        if number == errno.EALREADY:
+            self._start(self._answer(id, asked, program, (connection, route)))
+            return
+        with connection:
+            if number:
+                self._routes.pop(asked, None)
+                self._start(self._answer(id, asked, program))
+                return
+            self.reached += 1
+            self._reply(id, 0, connection)
+
+    async def _answer(
+        self,
+        id: int,
+        asked: tuple[bytes, int, bool],
+        program: str | None,
+        begun: tuple[socket.socket, Route] | None = None,
+    ) -> None:
+        """Connect, and reply. `begun`: a socket that is connecting by a route."""
         number, connected = errno.ECONNABORTED, None
         try:
-            if port == _DOMAIN_NAMES:
+            if begun is not None:
+                connected = await self._finished(*begun, asked)
+            if connected is not None:
+                pass
+            elif asked[1] == _DOMAIN_NAMES:
                 connected = self._name_server()
             else:
-                connected = await self._connect(port, address, six, program)
+                connected = await self._connect(asked, program)
             number = 0
         except Unapproved:
             number = errno.EACCES
@@ -211,10 +268,22 @@ class Connector:
         finally:
             self._resolving -= 1
 
-    async def _connect(
-        self, port: int, address: str, six: bool, program: str | None
-    ) -> socket.socket:
-        host = self._resolver.name_of(address)
+    async def _finished(
+        self, connection: socket.socket, route: Route, asked: tuple[bytes, int, bool]
+    ) -> socket.socket | None:
+        """Wait for a connection by a route. None: it failed, and the route is forgotten."""
+        try:
+            await self._established(connection, route.target)
+        except OSError:
+            self._routes.pop(asked, None)
+            return None
+        self.reached += 1
+        return connection
+
+    async def _connect(self, asked: tuple[bytes, int, bool], program: str | None) -> socket.socket:
+        packed, port, six = asked
+        number = ipaddress.IPv6Address(packed)
+        host = self._resolver.name_of(str(number.ipv4_mapped or number))
         if host is None:
             raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
         if allowed_hosts.is_address(host) and _is_loopback(host):
@@ -236,8 +305,17 @@ class Connector:
                 failed = error
                 continue
             self.reached += 1
+            if self._approvals.permits(host, port, each):
+                self._remember(asked, connection)
             return connection
         raise failed
+
+    def _remember(self, asked: tuple[bytes, int, bool], connection: socket.socket) -> None:
+        """Remember the destination of a host that needs no further approval."""
+        if len(self._routes) >= _MOST_ROUTES:
+            self._routes.clear()
+        target = connection.getpeername()[:2]
+        self._routes[asked] = Route(connection.family, target, time.monotonic() + _ROUTE_S)
 
     async def _connect_loopback(self, host: str, port: int, six: bool) -> socket.socket:
         """Connect to our proxy or to a listed port. Other ports are refused without a question,
@@ -272,17 +350,21 @@ class Connector:
             address = f"::ffff:{address}"
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         connection = socket.socket(family, socket.SOCK_STREAM)
+        connection.setblocking(False)
+        await self._established(connection, (address, port))
+        return connection
+
+    async def _established(self, connection: socket.socket, target: tuple[str, int]) -> None:
+        """Wait until a socket is connected; close it if that fails."""
         try:
-            connection.setblocking(False)
             async with asyncio.timeout(_CONNECT_S):
-                await asyncio.get_running_loop().sock_connect(connection, (address, port))
+                await asyncio.get_running_loop().sock_connect(connection, target)
             # Until a second call the kernel has it as connecting, and takes a reset for the end of
             # that: the command could then connect it to any other address.
-            connection.connect((address, port))
+            connection.connect(target)
         except BaseException:
             connection.close()
             raise
-        return connection
 
 
 def _is_loopback(host: str) -> bool:

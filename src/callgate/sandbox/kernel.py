@@ -14,6 +14,7 @@ X86_64 = "x86_64"
 AARCH64 = "aarch64"
 
 _X86_64 = {
+    "read": 0,
     "shmget": 29,
     "shmat": 30,
     "shmctl": 31,
@@ -138,6 +139,7 @@ _X86_64 = {
     "renameat2": 316,
 }
 _AARCH64 = {
+    "read": 63,
     "mq_open": 180,
     "mq_unlink": 181,
     "msgget": 186,
@@ -283,6 +285,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 # Typed once, because root needs forty calls for each command. Only Linux has it.
 _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, *[ctypes.c_ulong] * 4, use_errno=True)
 _prctl = _PROTOTYPE(("prctl", _libc)) if hasattr(_libc, "prctl") else None
+_UNUSED = (0,) * 6
+# Typed once as well: a conversion of each argument takes longer than most calls.
+_syscall = ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_long, *[ctypes.c_void_p] * 6, use_errno=True)(
+    ("syscall", _libc)
+)
 Argument = int | bytes | ctypes.Array[ctypes.c_char] | None
 
 
@@ -302,8 +309,7 @@ def call(name: str, *arguments: Argument) -> int:
     numbers = NUMBERS.get(machine())
     if numbers is None:
         raise OSError(38, os.strerror(38))  # ENOSYS
-    converted = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    result: int = _libc.syscall(ctypes.c_long(numbers[name]), *converted)
+    result: int = _syscall(numbers[name], *arguments, *_UNUSED[len(arguments) :])
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

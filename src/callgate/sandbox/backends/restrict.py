@@ -21,11 +21,13 @@ The broker imports this: no msgspec.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import resource
 import signal
 import socket
 import struct
+import time
 
 from callgate.sandbox import kernel
 from callgate.sandbox.backends import seccomp
@@ -59,6 +61,9 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom",
 _PROC, _SELF = "/proc", "/proc/self"
 _VERSION_FLAG = 1
 _RULE_PATH_BENEATH = 1
+_SETTLED_S = 2.0
+"""A directory that changed more recently may change again without a new time."""
+_PATH_RULE = struct.Struct("=Qi")
 
 Rule = tuple[str, int]
 
@@ -120,8 +125,10 @@ def _neighbours(prefix: str, hidden: list[str]) -> Iterator[str]:
     for path in hidden:
         below.setdefault(path[len(prefix) :].partition("/")[0], []).append(path)
     try:
-        with os.scandir(prefix) as entries:
-            names = [each.name for each in entries if not each.is_symlink()]
+        facts = os.stat(prefix)
+        is_settled = time.time() - facts.st_mtime > _SETTLED_S
+        changed = facts.st_dev, facts.st_ino, facts.st_mtime_ns
+        names = _listed(prefix, changed) if is_settled else _names(prefix)
     except OSError:
         return
     for name in names:  # the target of a link has a separate rule, or none
@@ -133,22 +140,30 @@ def _neighbours(prefix: str, hidden: list[str]) -> Iterator[str]:
             yield from _neighbours(path + "/", inside)
 
 
+def _names(directory: str) -> list[str]:
+    with os.scandir(directory) as entries:
+        return [each.name for each in entries if not each.is_symlink()]
+
+
+@functools.lru_cache(maxsize=64)
+def _listed(directory: str, changed: tuple[int, int, int]) -> list[str]:
+    """Return the content of a directory, by its device, number and time of the last change."""
+    return _names(directory)
+
+
 def beneath(rights: list[Rule]) -> list[Rule]:
     """Return the rules of a domain in one with these rules: it grants the same, without /proc.
 
     Domains restrict together, so the inner one needs no second list of all paths."""
-    with os.scandir("/") as entries:
-        names = [each.name for each in entries if not each.is_symlink()]
-    every = [(f"/{name}", _EVERYTHING) for name in names if f"/{name}" != _PROC]
+    every = [(f"/{name}", _EVERYTHING) for name in _names("/") if f"/{name}" != _PROC]
     return [*every, *(rule for rule in rights if rule[0].startswith(_PROC + "/"))]
 
 
-def _of_the_system() -> Iterator[str]:
-    """Yield the entries of /proc that are neither a process nor a link to one."""
-    for name in os.listdir(_PROC):
-        path = f"{_PROC}/{name}"
-        if not name.isdigit() and not os.path.islink(path):
-            yield path
+@functools.cache
+def _of_the_system() -> list[str]:
+    """Return the entries of /proc that are neither a process nor a link to one."""
+    paths = [f"{_PROC}/{name}" for name in os.listdir(_PROC) if not name.isdigit()]
+    return [path for path in paths if not os.path.islink(path)]
 
 
 def apply(rights: Iterable[Rule], *, version: int, tcp: bool, scopes: int) -> None:
@@ -177,13 +192,19 @@ def _add(ruleset: int, path: str, allowed: int) -> None:
     except OSError:
         return
     try:
-        if os.fstat(descriptor).st_mode & 0o170000 != 0o040000:
-            allowed &= _OF_A_FILE
-        if allowed:
-            rule = struct.pack("=Qi", allowed, descriptor)
-            kernel.call("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, rule, 0)
+        _grant(ruleset, descriptor, allowed)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        _grant(ruleset, descriptor, allowed & _OF_A_FILE)  # it is not a directory
     finally:
         os.close(descriptor)
+
+
+def _grant(ruleset: int, descriptor: int, allowed: int) -> None:
+    if allowed:
+        rule = _PATH_RULE.pack(allowed, descriptor)
+        kernel.call("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, rule, 0)
 
 
 STEPS = (

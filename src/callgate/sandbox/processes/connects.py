@@ -23,6 +23,7 @@ The broker imports this: no msgspec.
 
 from __future__ import annotations
 
+import _socket
 import _thread
 import errno
 import os
@@ -59,18 +60,21 @@ _MAPPED = b"\0" * 10 + b"\xff" * 2
 _ADDRESS = struct.Struct("=H2s4s")
 _ADDRESS_6 = struct.Struct("=H2s4s16s")
 _LARGEST_ADDRESS = 128
+_FLAGS_LINE = b"flags:"
 _INHERITABLE_OPTIONS = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 4),
-    (socket.SOL_SOCKET, socket.SO_LINGER, 8),
-    (socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16),
-    (socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16),
-    (socket.SOL_SOCKET, socket.SO_OOBINLINE, 4),
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 4),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 4),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 4),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 4),
+    (int(socket.SOL_SOCKET), socket.SO_KEEPALIVE, 4),
+    (int(socket.SOL_SOCKET), socket.SO_LINGER, 8),
+    (int(socket.SOL_SOCKET), socket.SO_RCVTIMEO, 16),
+    (int(socket.SOL_SOCKET), socket.SO_SNDTIMEO, 16),
+    (int(socket.SOL_SOCKET), socket.SO_OOBINLINE, 4),
+    (int(socket.IPPROTO_TCP), socket.TCP_NODELAY, 4),
+    (int(socket.IPPROTO_TCP), socket.TCP_KEEPIDLE, 4),
+    (int(socket.IPPROTO_TCP), socket.TCP_KEEPINTVL, 4),
+    (int(socket.IPPROTO_TCP), socket.TCP_KEEPCNT, 4),
+    (int(socket.IPPROTO_TCP), socket.TCP_USER_TIMEOUT, 4),
 )
+_STREAM, _DATAGRAM = int(socket.SOCK_STREAM), int(socket.SOCK_DGRAM)
+_UNIX = int(socket.AF_UNIX)
 
 
 class _Held:
@@ -78,7 +82,7 @@ class _Held:
 
     The copy is None if a container permits none; the options of the socket are then lost."""
 
-    def __init__(self, number: int, flags: int, copy: socket.socket | None) -> None:
+    def __init__(self, number: int, flags: int, copy: _socket.socket | None) -> None:
         self.number = number
         self.flags = flags
         self.copy = copy
@@ -108,17 +112,20 @@ class Connects:
         raw = _address_of(call)
         if not self._isolated:
             return self._leave(call, raw)
-        copy = _copy(call.pid, call.arguments[0] & 0xFFFFFFFF)
+        copy: _socket.socket | None = _copy(call.pid, call.arguments[0] & 0xFFFFFFFF)
+        assert copy is not None
         try:
             call.still_waits()
             if self._is_from_outside(copy, raw):
                 return failure(errno.EOPNOTSUPP if _family(raw) == _ANY else errno.EISCONN)
             found = _read(raw)
-            if found is not None and _is_unconnected_tcp(copy) and not _is_own(*found):
-                return self._hold(call, copy.dup(), copy.family == _INET6, *found)
-            return self._perform(call, copy, raw)
+            if found is None or not _is_unconnected_tcp(copy) or _is_own(*found):
+                return self._perform(call, copy, raw)
+            held, copy = copy, None
+            return self._hold(call, held, held.family == _INET6, *found)
         finally:
-            copy.close()
+            if copy is not None:
+                copy.close()
 
     def _leave(self, call: Call, raw: bytes) -> Answer | None:
         """Pass a connection to the runtime. Only the runtime may use this machine's network."""
@@ -138,16 +145,16 @@ class Connects:
             return failure(number)
         return self._hold(call, copy, copy.family == _INET6, *found)
 
-    def _is_from_outside(self, copy: socket.socket, raw: bytes) -> bool:
+    def _is_from_outside(self, copy: _socket.socket, raw: bytes) -> bool:
         """Whether a socket is one that we gave the command."""
         network = _network(copy)
         if network is not None:
             return network != self._network
         # An older kernel: each connected socket may be one, and one that was reset looks unused.
-        return copy.type == socket.SOCK_STREAM and (_family(raw) == _ANY or _is_connected(copy))
+        return copy.type == _STREAM and (_family(raw) == _ANY or _is_connected(copy))
 
     def _hold(
-        self, call: Call, copy: socket.socket | None, six: bool, address: bytes, port: int
+        self, call: Call, copy: _socket.socket | None, six: bool, address: bytes, port: int
     ) -> Answer | None:
         number = call.arguments[0] & 0xFFFFFFFF
         waiting = _Held(number, _flags(call.pid, number), copy)
@@ -166,18 +173,18 @@ class Connects:
             return failure(errno.EAGAIN)
         return None
 
-    def _perform(self, call: Call, copy: socket.socket, raw: bytes) -> Answer | None:
+    def _perform(self, call: Call, copy: _socket.socket, raw: bytes) -> Answer | None:
         """Connect a socket inside the network of the command, as the kernel would."""
         target = -1
-        if copy.family == socket.AF_UNIX and raw[_PATH_AT:][:1] not in (b"", b"\0"):
+        if copy.family == _UNIX and raw[_PATH_AT:][:1] not in (b"", b"\0"):
             target = locations.open_path(call.pid, raw[_PATH_AT:].partition(b"\0")[0])
             raw = raw[:_PATH_AT] + b"/proc/self/fd/%d\0" % target
-        if not os.get_blocking(copy.fileno()) or copy.type == socket.SOCK_DGRAM:
-            return _ended(_connect(copy.dup(), raw, target))
-        _thread.start_new_thread(self._wait, (call.id, copy.dup(), raw, target))
+        if not os.get_blocking(copy.fileno()) or copy.type == _DATAGRAM:
+            return _ended(_connect(_dup(copy), raw, target))
+        _thread.start_new_thread(self._wait, (call.id, _dup(copy), raw, target))
         return None
 
-    def _wait(self, id: int, copy: socket.socket, raw: bytes, target: int) -> None:
+    def _wait(self, id: int, copy: _socket.socket, raw: bytes, target: int) -> None:
         """Connect in a thread, because this may wait for a server of the command."""
         answer = _ended(_connect(copy, raw, target))
         if self.supervisor is not None:
@@ -204,15 +211,15 @@ class Connects:
                 supervisor.answer(id, failure(number))
                 return
             cloexec = bool(waiting.flags & os.O_CLOEXEC)
-            with socket.socket(fileno=descriptors.pop()) as new:
+            new = _socket.socket(fileno=descriptors.pop())
+            try:
                 _match(waiting, new)
-                try:
-                    supervisor.give(
-                        id, new.fileno(), at=waiting.number, cloexec=cloexec, answers=False
-                    )
-                except OSError as error:  # the process ended, or may not have the descriptor
-                    supervisor.answer(id, failure(error.errno))
-                    return
+                supervisor.give(id, new.fileno(), at=waiting.number, cloexec=cloexec, answers=False)
+            except OSError as error:  # the process ended, or may not have the descriptor
+                supervisor.answer(id, failure(error.errno))
+                return
+            finally:
+                new.close()
             supervisor.answer(id, result())
         finally:
             if waiting is not None:
@@ -232,7 +239,7 @@ def _address_of(call: Call) -> bytes:
     return raw
 
 
-def _connect(copy: socket.socket, raw: bytes, target: int) -> int:
+def _connect(copy: _socket.socket, raw: bytes, target: int) -> int:
     """Connect a socket, close our descriptors, and return the error number."""
     try:
         while True:
@@ -252,7 +259,7 @@ def _ended(number: int) -> Answer:
     return failure(number) if number else result()
 
 
-def _network(each: socket.socket) -> int | None:
+def _network(each: _socket.socket) -> int | None:
     """Return the cookie of a network namespace; None if the kernel has none."""
     try:
         value = each.getsockopt(socket.SOL_SOCKET, _COOKIE_OF_THE_NETWORK, 8)
@@ -287,31 +294,41 @@ def _is_own(address: bytes, port: int) -> bool:
     return address in (b"\0" * 16, b"\0" * 15 + b"\1")
 
 
-def _copy(pid: int, number: int) -> socket.socket:
+def _copy(pid: int, number: int) -> _socket.socket:
     """Return our own descriptor of a socket of another process."""
-    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
-        leader = next(int(line.split()[1]) for line in file if line.startswith("Tgid:"))
-    process = os.pidfd_open(leader)
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:  # a thread that is not the first one of its process
+        process = os.pidfd_open(_first_thread(pid))
     try:
         descriptor = kernel.call("pidfd_getfd", process, number, 0)
     finally:
         os.close(process)
     try:
-        return socket.socket(fileno=descriptor)
+        return _socket.socket(fileno=descriptor)
     except OSError:
         os.close(descriptor)
         raise
 
 
-def _is_unconnected_tcp(copy: socket.socket) -> bool:
-    if copy.family not in (_INET, _INET6) or copy.type != socket.SOCK_STREAM:
+def _dup(copy: _socket.socket) -> _socket.socket:
+    return _socket.socket(fileno=os.dup(copy.fileno()))
+
+
+def _first_thread(thread: int) -> int:
+    with open(f"/proc/{thread}/status", encoding="utf-8") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("Tgid:"))
+
+
+def _is_unconnected_tcp(copy: _socket.socket) -> bool:
+    if copy.family not in (_INET, _INET6) or copy.type != _STREAM:
         return False
-    if copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+    if copy.getsockopt(_socket.SOL_SOCKET, _socket.SO_ACCEPTCONN):
         return False
     return not _is_connected(copy)
 
 
-def _is_connected(copy: socket.socket) -> bool:
+def _is_connected(copy: _socket.socket) -> bool:
     try:
         copy.getpeername()
     except OSError:
@@ -320,9 +337,12 @@ def _is_connected(copy: socket.socket) -> bool:
 
 
 def _flags(pid: int, number: int) -> int:
-    with open(f"/proc/{pid}/fdinfo/{number}", encoding="utf-8") as file:
-        flags = next(line for line in file if line.startswith("flags:"))
-    return int(flags.split()[1], 8)
+    file = os.open(f"/proc/{pid}/fdinfo/{number}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        text = os.read(file, 256)
+    finally:
+        os.close(file)
+    return int(text[text.index(_FLAGS_LINE) + len(_FLAGS_LINE) :].split(None, 1)[0], 8)
 
 
 def _program(pid: int) -> str:
@@ -332,7 +352,7 @@ def _program(pid: int) -> str:
         return ""
 
 
-def _match(waiting: _Held, new: socket.socket) -> None:
+def _match(waiting: _Held, new: _socket.socket) -> None:
     """Copy the mode and the options of the replaced socket to the new one."""
     old = waiting.copy
     if old is None:
@@ -343,6 +363,8 @@ def _match(waiting: _Held, new: socket.socket) -> None:
         return
     for level, name, size in _INHERITABLE_OPTIONS:
         try:
-            new.setsockopt(level, name, old.getsockopt(level, name, size))
+            value = old.getsockopt(level, name, size)
+            if value != new.getsockopt(level, name, size):
+                new.setsockopt(level, name, value)
         except OSError:
             continue  # the kernel does not support it for this kind
