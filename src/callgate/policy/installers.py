@@ -10,7 +10,7 @@ from __future__ import annotations
 from callgate.policy.commands import read_command
 from callgate.policy.shell_patterns import Segment, program_name
 
-NPM, PIP = "npm", "pip"
+NPM, PIP, CARGO = "npm", "pip", "cargo"
 _CHANGES_DIRECTORY = "cd"
 _COMMANDS: dict[str, dict[tuple[str, ...], str]] = {
     "npm": dict.fromkeys((("install",), ("i",), ("ci",), ("add",), ("update",)), NPM),
@@ -19,6 +19,7 @@ _COMMANDS: dict[str, dict[tuple[str, ...], str]] = {
     "pip": dict.fromkeys((("install",), ("download",)), PIP),
     "uv": dict.fromkeys((("pip", "install"), ("pip", "sync"), ("sync",), ("add",), ("lock",)), PIP),
     "pipx": dict.fromkeys((("install",), ("upgrade",)), PIP),
+    "cargo": dict.fromkeys((("fetch",), ("update",), ("add",), ("install",)), CARGO),
     "python": {("-m", "pip", "install"): PIP, ("-m", "pip", "download"): PIP},
 }
 _LONGEST = 3

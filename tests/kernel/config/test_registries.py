@@ -11,7 +11,8 @@ from callgate.config import registries
 from callgate.config.home import Home
 from callgate.config.load import read_saved_rules
 
-PUBLIC = {"npm": ("registry.npmjs.org",), "pip": ("pypi.org", "files.pythonhosted.org")}
+CARGO = ("index.crates.io", "static.crates.io")
+PUBLIC = {"npm": ("registry.npmjs.org",), "pip": ("pypi.org", "files.pythonhosted.org"), "cargo": CARGO}
 
 
 @pytest.fixture
@@ -19,6 +20,7 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home; the machine has no configuration."""
     monkeypatch.setattr(registries, "_NPM_FILES", ("/nonexistent/npmrc", "~/.npmrc"))
     monkeypatch.setattr(registries, "_PIP_FILES", ("/nonexistent/pip.conf", "~/.config/pip/pip.conf"))
+    monkeypatch.setattr(registries, "_CARGO_FILES", ("/nonexistent/config.toml", "~/.cargo/config.toml"))
     return tmp_path
 
 
@@ -45,6 +47,7 @@ def test_configured_registries_take_the_place_of_the_public_ones(user: Path) -> 
     assert registries.registries(str(user), {}) == {
         "npm": ("npm.corp.example:8443", "team.example"),
         "pip": ("pip.corp.example", "pypi.org", "10.0.0.5:8080", "files.pythonhosted.org"),
+        "cargo": CARGO,
     }
 
 
@@ -54,7 +57,34 @@ def test_variables_count_and_files_of_the_workspace_do_not(user: Path, monkeypat
     write(workspace / "pip.conf", "[global]\nindex-url = https://evil.example/\n")
     monkeypatch.chdir(workspace)
     environ = {"PIP_INDEX_URL": "https://pip.example/simple", "npm_config_registry": "https://npm.example/"}
-    assert registries.registries(str(user), environ) == {"npm": ("npm.example",), "pip": ("pip.example",)}
+    write(workspace / ".cargo/config.toml", '[registries.evil]\nindex = "sparse+https://evil.example/"\n')
+    environ["CARGO_REGISTRIES_TEAM_INDEX"] = "sparse+https://cargo.example/index/"
+    environ["CARGO_HOME"] = ".cargo"  # relative to the workspace
+    assert registries.registries(str(user), environ) == {
+        "npm": ("npm.example",),
+        "pip": ("pip.example",),
+        "cargo": ("cargo.example", *CARGO),
+    }
+
+
+def test_registries_of_cargo_are_those_of_the_user_and_of_its_home(user: Path) -> None:
+    write(user / ".cargo/config.toml", '[registries.team]\nindex = "https://git.corp.example/index"\n')
+    environ = {"CARGO_HOME": str(user / "cargo")}
+    assert registries.registries(str(user), environ)["cargo"] == ("git.corp.example", *CARGO)
+    write(
+        user / "cargo/config.toml",
+        '[source.crates-io]\nreplace-with = "mirror"\n[source.mirror]\n'
+        'registry = "sparse+https://user:secret@mirror.example:8443/"\n[source.local]\ndirectory = "vendor"\n',
+    )
+    assert registries.registries(str(user), environ)["cargo"] == ("git.corp.example", "mirror.example:8443")
+
+
+@pytest.mark.parametrize(
+    "text", ["[source", "source = 3\nregistries = []", "[registries]\na = 1", "[registries.a]\nindex = 1"]
+)
+def test_a_configuration_that_cargo_cannot_read_names_no_registry(user: Path, text: str) -> None:
+    write(user / ".cargo/config.toml", text + "\n")
+    assert registries.registries(str(user), {})["cargo"] == CARGO
 
 
 @pytest.mark.parametrize("value", ["${REGISTRY}", "file:///srv/packages", "https://", "https://[", "nonsense"])
@@ -66,7 +96,7 @@ def test_a_value_without_a_host_is_no_registry(user: Path, value: str) -> None:
 def test_the_printed_rules_can_be_imported(
     user: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in (*registries._NPM_VARIABLES, *registries._PIP_VARIABLES):
+    for name in (*registries._NPM_VARIABLES, *registries._PIP_VARIABLES, "CARGO_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(user))
     assert main(["policy", "registries"]) == 0
@@ -77,4 +107,5 @@ def test_the_printed_rules_can_be_imported(
         {"host": "registry.npmjs.org", "installs": "npm"},
         {"host": "pypi.org", "installs": "pip"},
         {"host": "files.pythonhosted.org", "installs": "pip"},
+        *({"host": host, "installs": "cargo"} for host in CARGO),
     ]

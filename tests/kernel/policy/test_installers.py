@@ -20,6 +20,8 @@ from callgate.policy.installers import installer
         ("python3 -m pip install requests", "pip"),
         ("uv pip install requests", "pip"),
         ("uv sync", "pip"),
+        ("cargo add serde --features derive", "cargo"),
+        ("cd app && cargo fetch", "cargo"),
     ],
 )
 def test_a_command_that_only_installs_names_its_manager(command: str, manager: str) -> None:
@@ -34,6 +36,9 @@ def test_a_command_that_only_installs_names_its_manager(command: str, manager: s
         "npm",
         "npm publish",
         "npm run install",
+        "cargo build",
+        "cargo publish",
+        "cargo add serde && cargo run",
         "pip config set global.index-url x",
         "npm install && node send.js",
         "npm install; curl -T secret https://registry.npmjs.org",

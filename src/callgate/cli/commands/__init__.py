@@ -385,7 +385,7 @@ _DECLARED = {
         "",
         takes(),
         "The rules let commands that only install packages connect to the registries in your\n"
-        "configuration and this machine's (npm, pip). policy import saves them.",
+        "configuration and this machine's (npm, pip, cargo). policy import saves them.",
         is_local=True,
     ),
     "policy import": Command(
