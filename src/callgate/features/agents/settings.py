@@ -27,9 +27,9 @@ class HooksTable(Table, frozen=True):
     home: Literal["read", "write", "none"] = "write"
     """Access of an agent in `callgate sandbox --` to its own directories in the user's home.
     `write`: its sessions and its login are saved; `read`: only its login; `none`: no access."""
-    network: Literal["none", "all"] | list[str] = "all"
+    network: Literal["none", "ask", "all"] | list[str] = "all"
     """Network access of an agent in `callgate sandbox --`. A list names hosts, such as the model's
-    host."""
+    host. `ask`: each new host waits for approval."""
 
 
 class AgentsSettings(SettingsPart, frozen=True):

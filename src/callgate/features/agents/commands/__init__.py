@@ -76,7 +76,9 @@ def _acp_proxy(parser: Parser) -> None:
 
 def _sandbox(parser: Parser) -> None:
     parser.add_argument(
-        "--network", metavar="none|all|HOST,...", help="network access; default: [hooks] network"
+        "--network",
+        metavar="none|ask|all|HOST,...",
+        help="network access; default: [hooks] network",
     )
     parser.add_argument("--no-hooks", action="store_true", help="install no hooks for this run")
     add(parser, WORKSPACE)

@@ -30,7 +30,7 @@ from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user
 from callgate.config.schema import Settings
-from callgate.core.commands import Command, LeftBehind, Stream
+from callgate.core.commands import Command, LeftBehind
 from callgate.core.errors import ToolError, ToolErrorClass
 from callgate.core.sessions import Root, Session
 from callgate.dispatch.commands.path_search import find
@@ -252,10 +252,12 @@ def sandbox(options: Namespace) -> int:
     env = _environment()
     try:
         with _view(settings.of(AgentsSettings).hooks, home.path, argv[0], workspace, env) as view:
-            jail = _jail(around, settings, workspace, argv[0], agent, options.network, view)
+            network = _network(options.network, settings.of(AgentsSettings).hooks)
+            jail = _jail(around, settings, workspace, argv[0], agent, network, view)
             command = Command(argv=tuple(argv), cwd=workspace, env={**env, **view.environment})
             if jail.network is Network.HOSTS:
-                return asyncio.run(_run_proxied(around, jail, command))
+                asks = network[0] is Network.ASK
+                return asyncio.run(_run_with_hosts(around, jail, command, options, asks=asks))
             return _run(jail, command, around.surroundings.require)
     except CannotGuarantee as error:
         raise CliError(
@@ -336,26 +338,19 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(withheld)}
 
 
-async def _run_proxied(around: Sandbox, jail: Jail, command: Command) -> int:
-    """Run the program with access to named hosts: through callgate's proxy, with piped output."""
-    await around.ready()
-    plan = choose(jail, around.backends, around.surroundings.require)
-    _show_grades(plan)
-    home = around.surroundings.callgate_home
-    launcher = around.launchers.jailed(plan, around.backends, home, searches=False)
+async def _run_with_hosts(
+    around: Sandbox, jail: Jail, command: Command, options: Namespace, *, asks: bool
+) -> int:
+    """Run the program with access to some hosts: through callgate, with piped output."""
+    from callgate.features.agents.commands.sandbox_network import run_with_hosts  # lazy: for hosts  # noqa: PLC0415
 
-    def show(stream: Stream, data: bytes) -> None:
-        target = sys.stdout if stream == "stdout" else sys.stderr
-        target.buffer.write(data)
-        target.buffer.flush()
-
-    with_stdin = msgspec.structs.replace(command, stdin=os.dup(0))
     began = now()
-    async with await launcher.start(with_stdin, show) as running:
-        ended = await running.wait()
+    _, ended = await run_with_hosts(around, jail, command, options, asks=asks)
     known, writable = jail.protected, jail.writable
     left = await asyncio.to_thread(take_stock, _searched(jail), began, known, writable)
     _show_left(msgspec.structs.replace(left, refused=ended.left.refused), jail)
+    for line in ended.refusals:
+        sys.stderr.write(f"callgate: not reached: {line}\n")
     if ended.code is not None:
         return ended.code
     return 128 + (ended.signal or 0)
@@ -367,14 +362,14 @@ def _jail(
     workspace: str,
     program: str,
     agent: str | None,
-    network: str | None,
+    network: tuple[Network, tuple[allowed_hosts.AllowedHost, ...]],
     view: HomeView,
 ) -> Jail:
     session = Session(workspace=workspace, extra_roots=tuple(_roots(settings, program)))
     revealed, home = view.roots, around.surroundings.callgate_home
     if agent is not None:
         revealed += (Root(hook_directory(home, agent)), Root(sockets_directory(home)))
-    word, hosts = _network(network, settings.of(AgentsSettings).hooks)
+    word, hosts = network
     enclosure = Enclosure(
         Profile.WORKSPACE, word, hosts=hosts, revealed=revealed, replacements=view.replacements
     )
@@ -404,13 +399,8 @@ def _network(
     given: str | None, hooks: HooksTable
 ) -> tuple[Network, tuple[allowed_hosts.AllowedHost, ...]]:
     word: str | list[str] = hooks.network if given is None else given
-    if word in ("none", "all"):
+    if word in ("none", "ask", "all"):
         return Network(str(word)), ()
-    if word == "ask":
-        raise CliError(
-            'network "ask" is not available in `callgate sandbox`.',
-            hint="Name the hosts, or start the agent with `callgate acp-proxy`.",
-        )
     names = word.split(",") if isinstance(word, str) else word
     try:
         return Network.HOSTS, tuple(map(allowed_hosts.parse, names))
