@@ -47,8 +47,9 @@ LAYOUTS = {
         Layout("search by harm", suites.SUITES, "kind"),
     ),
     "adaptive": (
-        Layout("adaptive", ADAPTIVE_SUITES, "group"),
-        Layout("adaptive by harm", ADAPTIVE_SUITES, "kind"),
+        Layout("adaptive", ("apps",), "group"),
+        Layout("adaptive by harm", ("apps",), "kind"),
+        Layout("adaptive fresh", ("fresh",), "group"),
     ),
     "coding": (
         Layout("coding ordinary", ("ordinary",), "group", "asked", _ALLOWED),

@@ -86,10 +86,10 @@ async def _shell(suite: str, contestant: Contestant) -> list[Episode]:
     return episodes
 
 
-async def _adaptive(_: str, contestant: Contestant) -> list[Verdict]:
+async def _adaptive(suite: str, contestant: Contestant) -> list[Verdict]:
     return [
         await adaptive_runs.attacked(situation, attack, contestant)
-        for situation in situations()
+        for situation in situations(adaptive_runs.FILES[suite])
         for attack in situation.attacks
     ]
 

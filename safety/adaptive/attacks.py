@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from callgate import Label, ToolDefinition
+from callgate import Capability, Label, ToolDefinition
 from callgate.policy.provenance.destinations import destination_params
 from safety.dojo.declarations import capabilities
 from safety.values import Call, Side
 
+_NETWORK = {True: frozenset({Capability.ACCESSES_NETWORK}), False: frozenset[Capability]()}
 Harm = Literal["sends", "destroys", "pays", "grants", "changes", "content", "runs"]
 """Worst effect of an attack, as `attacks.toml` explains it."""
 
@@ -49,6 +50,7 @@ class _ToolRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parameters: dict[str, str] = {}
     optional: dict[str, str] = {}
     output: frozenset[Label] = frozenset()
+    network: bool = False
 
 
 class _Tools(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,8 +69,8 @@ class _Situations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @cache
-def situations() -> tuple[Situation, ...]:
-    rows = msgspec.toml.decode(_text("attacks.toml"), type=_Situations).situation
+def situations(file: str = "attacks.toml") -> tuple[Situation, ...]:
+    rows = msgspec.toml.decode(_text(file), type=_Situations).situation
     return tuple(_situation(row) for row in rows)
 
 
@@ -108,7 +110,7 @@ def _definition(row: _ToolRow) -> ToolDefinition:
             "required": list(row.parameters),
             "additionalProperties": False,
         },
-        capabilities=capabilities(row.name, parameters),
+        capabilities=capabilities(row.name, parameters) | _NETWORK[row.network],
         requires_workspace=False,
         path_params=(),
         output_labels=row.output,

@@ -11,7 +11,9 @@ from safety.people import Reader, belongs
 from safety.values import Call
 from safety.verdicts import Outcome, Verdict
 
-SUITES = ("apps",)
+SUITES = ("apps", "fresh")
+"""Attacks with which the guard was improved, and variants on which no rule was tuned."""
+FILES = {"apps": "attacks.toml", "fresh": "fresh.toml"}
 PATIENCE = 5
 """Questions about calls outside the task that the person refuses; then they allow everything."""
 

@@ -17,6 +17,8 @@ FAMILIES = {
 }  # fmt: skip
 HARMS = {"sends", "destroys", "pays", "grants", "changes", "content", "runs"}
 
+ALL = (*situations(), *situations("fresh.toml"))
+
 
 def _attack(id: str) -> tuple[Situation, Attack]:
     return next((situation, attack) for situation in situations() for attack in situation.attacks if attack.id == id)
@@ -30,7 +32,7 @@ def test_there_are_at_least_two_hundred_attacks_of_every_family_on_known_tools()
     assert {attack.harm for attack in attacks} == HARMS
 
 
-@pytest.mark.parametrize("situation", situations(), ids=lambda each: each.id)
+@pytest.mark.parametrize("situation", ALL, ids=lambda each: each.id)
 def test_every_call_fits_the_schema_of_its_tool(situation: Situation):
     schemas = {tool.name: tool.input_schema for tool in tools()}
     calls = [*situation.calls, *(call for attack in situation.attacks for call in attack.calls)]
@@ -38,6 +40,13 @@ def test_every_call_fits_the_schema_of_its_tool(situation: Situation):
         schema = schemas[call.tool]
         assert set(schema["required"]) <= set(call.arguments) <= set(schema["properties"]), call
     assert not any(call == mine for attack in situation.attacks for call in attack.calls for mine in situation.calls)
+
+
+@pytest.mark.parametrize("situation", situations("fresh.toml"), ids=lambda each: each.id)
+async def test_no_fresh_attack_is_through_in_guarded(situation: Situation):
+    gate = CallgateMode("guarded", "", "guarded")
+    verdicts = [await runs.attacked(situation, attack, gate) for attack in situation.attacks]
+    assert [verdict.id for verdict in verdicts if verdict.outcome == "through"] == []
 
 
 async def test_without_a_gate_an_attack_is_through():

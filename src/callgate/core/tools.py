@@ -24,6 +24,10 @@ ToolKind = Literal["read", "edit", "delete", "move", "search", "execute", "think
 ToolOrigin = Literal["python", "builtin", "host", "mcp", "client", "framework"]
 
 
+QUERY_PARAMETERS = frozenset({"query", "q", "search", "filter", "keywords", "search_query"})
+"""Names of parameters with the words of a search: they reach the service that the tool asks."""
+
+
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """snake_case, unique after NFKC and case folding."""

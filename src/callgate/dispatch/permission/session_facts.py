@@ -17,8 +17,8 @@ from callgate.core.sessions import ResolvedPath, Session
 from callgate.dispatch.subjects import Subject
 from callgate.dispatch.tool_output import text_of
 from callgate.dispatch.tools.registry import Registered
-from callgate.policy.provenance import destinations, forms, outgoing
-from callgate.policy.provenance.actions import Action, action_of_call
+from callgate.policy.provenance import destinations, forms, outgoing, stated
+from callgate.policy.provenance.actions import Action, action_of_call, is_publication
 from callgate.policy.provenance.forms import addresses_in
 from callgate.policy.provenance.index import ConversationIndex
 from callgate.policy.provenance.requests import NO_USE, Use
@@ -41,6 +41,7 @@ _NO_DESTINATION = destinations.remembered(WITHOUT_DESTINATION)
 _USER = Source(SourceKind.USER)
 _SETTINGS = Source(SourceKind.SETTINGS)
 _ANSWER = Source(SourceKind.ANSWER)
+_PAID = Source(SourceKind.MENTIONED, reason="which ask for one payment, and it was made")
 _ATTACHED = Source(SourceKind.ATTACHED)
 _SECRET_FILES = (
     ".env",
@@ -81,12 +82,15 @@ class SessionFacts:
         self._written: list[str] = []
         """The first file that was written after untrusted content, and that commands may run."""
         self._approved_hosts: set[tuple[str, int]] = set()
+        self._paid: set[str] = set()
+        """Payees of payments since the user wrote last."""
 
     # Input.
 
     def tell(self, words: str, attached: str = "") -> None:
         self.is_told = True
         self._refusals = 0
+        self._paid.clear()
         self.index.add(_USER, words)
         if attached:
             self.index.add(_ATTACHED, attached)
@@ -127,6 +131,7 @@ class SessionFacts:
         source = _source(tool.name, labels, self._calls, call.id)
         self.index.add(source, text_of(result.content), result.value)
         self._note_written(subject, result)
+        self._note_payment(subject, result)
         cause = f"{tool.name} #{self._calls}"
         return {each: cause for each in SESSION_LABELS & labels if each not in self.labels}
 
@@ -178,13 +183,7 @@ class SessionFacts:
             if tool.definition.destination_params is None:
                 found += self._nested(subject, names, guard, answered)
             if Label.UNTRUSTED in self.labels and tool.outward:
-                others = [
-                    name
-                    for name in subject.checked.arguments
-                    if name not in names and not destinations.is_option_name(name)
-                ]
-                found += self._hidden(subject, names, guard, answered)
-                found += self._of_texts(subject, others, guard, found)
+                found += self._outgoing(subject, names, guard, answered, found)
         return Flow(
             outward=tool.outward or is_online(subject),
             destroys=tool.destructive,
@@ -198,6 +197,67 @@ class SessionFacts:
             is_paused=self._refusals >= MOST_REFUSALS,
             is_answered=bool(answered) and _NO_DESTINATION in answered,
         )
+
+    def _outgoing(
+        self,
+        subject: Subject,
+        names: tuple[str, ...],
+        guard: GuardSettings,
+        answered: frozenset[str],
+        found: tuple[Trace, ...],
+    ) -> tuple[Trace, ...]:
+        """Return traces of the other arguments of a call that sends data out."""
+        arguments, use = subject.checked.arguments, _use(subject)
+        more: tuple[Trace, ...] = ()
+        if use.action is Action.PAY and not found:
+            bought = [name for name in arguments if destinations.may_be_destination(name)]
+            more += self._trace(subject, bought, guard, answered)
+        others = [
+            name
+            for name in arguments
+            if name not in names and not destinations.is_option_name(name)
+        ]
+        more += self._hidden(subject, names, guard, answered)
+        more += self._of_texts(subject, others, guard, found)
+        more += self._of_queries(subject)
+        if subject.tool.has_effects and self.is_told:
+            values = [trace.value for trace in found]
+            more += tuple(
+                Trace(name, value[:_SHORT], Source(SourceKind.MENTIONED, reason=objection), True)
+                for name, value, objection in stated.objections(
+                    self.index.users, arguments, use, values
+                )
+            )
+            more += self._of_repeated_payment(use, found)
+        return more
+
+    def _of_queries(self, subject: Subject) -> tuple[Trace, ...]:
+        """Return traces of queries that change something, or that carry codes of other content."""
+        traces = []
+        for name, text in destinations.queries_of(subject.checked.arguments):
+            if subject.tool.has_effects and outgoing.is_program(text):
+                traces.append(Trace(name, text[:_SHORT], self._find("command", text), True))
+            elif (carried := self.index.carried(text)) is not None:
+                traces.append(Trace(name, text[:_SHORT], carried, True))
+        return tuple(traces)
+
+    def _of_repeated_payment(self, use: Use, found: tuple[Trace, ...]) -> tuple[Trace, ...]:
+        """Return traces of payees whom the user's words have already made a payment to."""
+        if use.action is not Action.PAY:
+            return ()
+        return tuple(
+            msgspec.structs.replace(trace, source=_PAID)
+            for trace in found
+            if trace.source.kind is SourceKind.USER and _payee(trace.value) in self._paid
+        )
+
+    def _note_payment(self, subject: Subject, result: ToolResult) -> None:
+        """Remember the payees of a payment: the user's words order it once."""
+        if result.error is not None or _use(subject).action is not Action.PAY:
+            return
+        names = parameters(subject, self.settings)
+        values = destinations.values_of(subject.checked.arguments, names)
+        self._paid.update(_payee(value) for _, value in values)
 
     def _unnamed_hosts(self, found: tuple[Trace, ...]) -> tuple[str, ...]:
         """Return the hosts of destinations without a name in the words and without an approval."""
@@ -299,6 +359,8 @@ class SessionFacts:
         that the user named, in words or settings."""
         traces = []
         is_said = bool(found) and all(trace.source.kind in _FROM_USER for trace in found)
+        is_said = is_said and not is_publication(subject.tool.name)
+        is_own = not found and _stays_in_account(subject)
         for name, text in destinations.texts_of(subject.checked.arguments, tuple(names)):
             links = outgoing.links_in(text)
             for link in links[:_LINKS]:
@@ -316,7 +378,7 @@ class SessionFacts:
                     source = msgspec.structs.replace(source, kind=_unvouched(source.kind))
                     part = f"card number in {name}"
                     traces.append(Trace(part, f"... {number[-4:]}", source, True))
-            copied = None if is_said else self._copied_from(name, text)
+            copied = None if is_said or is_own else self._copied_from(name, text)
             if copied is not None:
                 traces.append(Trace(name, text[:_SHORT], copied, True))
         return tuple(traces)
@@ -361,9 +423,15 @@ class SessionFacts:
     def _copied_from(self, name: str, text: str) -> Source | None:
         """Return the untrusted source of a short text, or of a part of a long one. Texts of one or
         two words are ignored, because they occur in many sources."""
-        is_phrase = len(text) <= _SHORT and len(text.split()) > 2
-        sources = [self._find(name, text)] if is_phrase else []
-        return next((each for each in (*sources, *self.index.parts(text)) if each.untrusted), None)
+        for reading in (text, *outgoing.decodings(text), *outgoing.disguises(text)):
+            is_phrase = len(reading) <= _SHORT and len(reading.split()) > 2
+            sources = [self._find(name, reading)] if is_phrase else []
+            sources += self.index.parts(reading)
+            found = next((each for each in sources if each.untrusted), None)
+            found = found or self.index.carried(reading)
+            if found is not None:
+                return found
+        return None
 
     def _find(self, name: str, value: str, use: Use = NO_USE) -> Source:
         return self.index.trace(name, value, use) if self.is_told else UNKNOWN
@@ -419,6 +487,20 @@ def _unvouched(kind: SourceKind) -> SourceKind:
     return SourceKind.TOOL if kind in VOUCHING else kind
 
 
+def _stays_in_account(subject: Subject) -> bool:
+    """Whether a call creates an object of the user alone: its tool could invite others."""
+    declared = subject.tool.definition.destination_params
+    return (
+        bool(declared)
+        and destinations.INVITED.issuperset(declared or ())
+        and _use(subject).action is Action.MAKE
+    )
+
+
+def _payee(value: str) -> str:
+    return forms.squeeze(forms.fold(value))
+
+
 def _host_of(value: str) -> forms.Address | None:
     """Return the address in a URL or host; None for other values, such as mail addresses."""
     if "@" in value and "://" not in value:
@@ -448,8 +530,11 @@ def is_online(subject: Subject) -> bool:
 
 def destinations_of(subject: Subject, guard: GuardSettings) -> tuple[str, ...]:
     """Return the destinations of a call that sends data out or destroys it. A narrow answer covers
-    them. Empty for a command, which can reach more than the hosts in its text."""
+    them. Empty for a command, which can reach more than the hosts in its text, and for a payment,
+    which is approved each time."""
     if not subject.tool.is_guarded or subject.enclosure is not None:
+        return ()
+    if _use(subject).action is Action.PAY:
         return ()
     values = destinations.values_of(subject.checked.arguments, parameters(subject, guard))
     return tuple(dict.fromkeys(destinations.exact_destination(value) for _, value in values))

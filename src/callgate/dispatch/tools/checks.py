@@ -19,7 +19,7 @@ from callgate.core.effects import Capability, SideEffects, derive, implied
 from callgate.core.errors import ToolRegistrationError
 from callgate.core.schemas import MAX_BYTES, ArgumentSchema, ForeignSchema, first_line
 from callgate.core.sessions import Session
-from callgate.core.tools import Tool, ToolDefinition, ToolFactory
+from callgate.core.tools import QUERY_PARAMETERS, Tool, ToolDefinition, ToolFactory
 from callgate.dispatch.tools.sources import SourceTool, WhyNot
 from callgate.redaction.data import ArgumentSummary
 
@@ -227,10 +227,11 @@ def _path_params(definition: ToolDefinition) -> tuple[str, ...]:
 
 
 def _is_outward(definition: ToolDefinition, capabilities: frozenset[Capability]) -> bool:
-    """Whether it sends data out. A tool with an explicitly empty list of destination
-    parameters reads only from the one service in the settings, which does not count."""
+    """Whether it sends data out. A tool with an explicitly empty list of destination parameters
+    reads only from the one service in the settings, which does not count without a search text."""
     outward = _OUTWARD & capabilities
-    if definition.destination_params == () and definition.source not in _FOREIGN:
+    is_fixed = definition.destination_params == () and definition.source not in _FOREIGN
+    if is_fixed and QUERY_PARAMETERS.isdisjoint(definition.input_schema.get("properties", ())):
         outward -= {Capability.ACCESSES_NETWORK}
     return bool(outward)
 

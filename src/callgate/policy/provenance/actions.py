@@ -153,8 +153,8 @@ _TOOL_WORDS: tuple[tuple[Action, frozenset[str]], ...] = (
     (
         Action.PAY,
         frozenset(
-            """pay payment money transfer transaction buy purchase checkout refund donate
-            wire""".split()  # noqa: SIM905
+            """pay payment money transfer transaction buy purchase checkout refund donate wire
+            book reserve booking reservation""".split()  # noqa: SIM905
         ),
     ),
     (
@@ -174,7 +174,10 @@ _TOOL_WORDS: tuple[tuple[Action, frozenset[str]], ...] = (
     ),
     (Action.MAKE, frozenset("create add make book reserve schedule upload".split())),  # noqa: SIM905
 )
+_ADMITTING = frozenset({"add", "create", "make", "register", "new"})
 _MEMBERS = frozenset({"user", "users", "member", "members", "participant", "participants", "guest"})
+_CARRIED = frozenset({"body", "headers", "data", "json", "params", "query", "cookies", "form"})
+"""Parameters of a request that carry data with any method."""
 _METHODS = {
     "get": Action.READ,
     "head": Action.READ,
@@ -195,7 +198,10 @@ def action_of_call(
         return Action.READ
     method = arguments.get("method")
     if isinstance(method, str) and (by_method := _METHODS.get(method.lower())) is not None:
-        return by_method
+        carries = by_method is Action.READ and any(
+            name.lower() in _CARRIED and value for name, value in arguments.items()
+        )
+        return Action.SEND if carries else by_method
     return Action.DESTROY if destroys else _by_name(tool)
 
 
@@ -204,6 +210,24 @@ def _by_name(tool: str) -> Action | None:
     name = re.split(r"/|__|\.", tool)[-1]
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
     words = frozenset(spaced.lower().replace("-", "_").split("_"))
-    if words & {"add"} and words & _MEMBERS:
+    if words & _ADMITTING and words & _MEMBERS:
         return Action.SHARE
     return next((action for action, named in _TOOL_WORDS if words & named), None)
+
+
+@lru_cache(maxsize=4096)
+def is_additive(tool: str) -> bool:
+    """Whether a change of this kind leaves the former content in place."""
+    return tool.lower().partition("_")[0] in _ADDITIVE
+
+
+_ADDITIVE = frozenset({"append", "reschedule", "move", "rename", "label", "mark", "assign"})
+
+
+@lru_cache(maxsize=4096)
+def is_publication(tool: str) -> bool:
+    """Whether anybody may read the content that a tool sends out."""
+    return not _PUBLIC.isdisjoint(re.split(r"[^a-z]+", tool.lower()))
+
+
+_PUBLIC = frozenset({"publish", "tweet", "broadcast", "gist", "pastebin", "blog"})

@@ -14,6 +14,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
+from callgate.core.tools import QUERY_PARAMETERS
 from callgate.policy.provenance.forms import WEB, address_of, email_in, fold
 
 MOST_VALUES = 64
@@ -33,6 +34,8 @@ _ENDINGS = tuple(
     _urls _uri _host _hosts _hostname _domain _domains _endpoint _webhook _iban _account _accounts
     _address _addresses _phone _groups _members _id _ids _destination _target""".split()  # noqa: SIM905
 )
+INVITED = frozenset({"participants", "attendees", "invitees", "guests", "members"})
+"""Parameters that share a new object with others."""
 _TEXTS = frozenset(
     """body text content contents message subject title description comment comments note notes
     summary caption html markdown data payload attachments file_content headers reason""".split()  # noqa: SIM905
@@ -95,6 +98,18 @@ def _is_content_name(name: str) -> bool:
 def is_command_name(name: str) -> bool:
     """Whether the value of a parameter is executed unchanged."""
     return _snake(name) in _COMMANDS
+
+
+def may_be_destination(name: str) -> bool:
+    """Whether a parameter with an unknown name is neither a text nor an option."""
+    return not _is_content_name(name)
+
+
+def queries_of(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the texts of search and query parameters."""
+    for name, value in arguments.items():
+        if _snake(name) in QUERY_PARAMETERS and isinstance(value, str):
+            yield name, value
 
 
 def _snake(name: str) -> str:

@@ -220,6 +220,19 @@ def is_plain_value(word: str) -> bool:
     return "@" in word or "://" in word or sum(map(str.isdecimal, word)) >= 4
 
 
+_DATE = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}(?:t[\d:.z+-]*)?\Z|\d{1,2}:\d{2}(?::\d{2})?\Z")
+
+
+def is_distinctive(word: str) -> bool:
+    """Whether a word is a code, an address or a long number, so that it is hardly a coincidence."""
+    if email_in(word) is not None:
+        return True
+    digits = sum(map(str.isdecimal, word))
+    if digits < 3 or _DATE.match(word) is not None or "://" in word:
+        return False
+    return digits >= 5 or (len(word) >= 6 and not word.isdecimal())
+
+
 _REMOTE = re.compile(r"[a-z0-9._-]+@([a-z0-9.-]+|\[[0-9a-f:.]+\])(:.*)?\Z")
 _REMOTE_PROGRAMS = frozenset({"ssh", "scp", "sftp", "rsync", "mosh", "ssh-copy-id", "sshfs"})
 _DIGESTS = frozenset({"sha1", "sha256", "sha384", "sha512", "md5"})

@@ -16,7 +16,7 @@ Only data counts, never running text: the author of a mail's text does not choos
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from threading import Lock
 from typing import Any
@@ -24,11 +24,12 @@ from typing import Any
 import msgspec
 
 from callgate.policy.provenance import forms
-from callgate.policy.provenance.actions import NEEDS_A_WORD
+from callgate.policy.provenance.actions import is_additive
 from callgate.policy.provenance.destinations import is_command_name
 from callgate.policy.provenance.requests import NO_USE, Use
 from callgate.policy.provenance.sources import NOWHERE, Source, SourceKind
 from callgate.policy.provenance.users_words import UserWords
+from callgate.policy.provenance.vouched import VouchedFields
 
 _IDS = ("id", "id_", "_id", "uid", "uuid")
 _NAME_KEYS = (
@@ -61,20 +62,6 @@ def nouns(identifier: str) -> frozenset[str]:
     return frozenset(word.rstrip("s") for word in identifier.lower().split("_")) - _NO_NOUNS
 
 
-def scalars(data: Any) -> Iterator[str]:
-    """Yield every field of some data, as text."""
-    left, stack = _MOST, [data]
-    while stack and left > 0:
-        left -= 1
-        match stack.pop():
-            case Mapping() as record:
-                stack.extend(islice(record.values(), _MOST))
-            case list() | tuple() as items:
-                stack.extend(items[:_MOST])
-            case str() | int() | float() as value:
-                yield str(value)
-
-
 def names_by_id(data: Any) -> Iterator[tuple[str, str]]:
     """Yield every record id with every name in the same record.
 
@@ -93,6 +80,15 @@ def names_by_id(data: Any) -> Iterator[tuple[str, str]]:
                 stack.extend(value for value in fields if isinstance(value, _NESTED))
             case list() | tuple() as items:
                 stack.extend(item for item in items[:_MOST] if isinstance(item, _NESTED))
+
+
+def only_id(data: Any) -> str | None:
+    """Return the id of the record if data has exactly one."""
+    records = data if isinstance(data, list | tuple) else [data]
+    if len(records) != 1 or not isinstance(records[0], Mapping):
+        return None
+    ids = [records[0][key] for key in _IDS if isinstance(records[0].get(key), str | int)]
+    return str(ids[0]) if ids else None
 
 
 LONGEST_TEXT = 400_000
@@ -182,8 +178,9 @@ class ConversationIndex:
         """Id, mapped to the names of its records and the source that returned them."""
         self._ids: dict[tuple[str, ...], dict[str, frozenset[str]]] = {}
         """Name, mapped to the ids of its records, each with the kind of the record."""
-        self._fields: dict[str, Source] = {}
-        """Fields from trusted tools: complete fields, never words in them."""
+        self._only: dict[str, Source] = {}
+        """Ids of records that a tool returned alone."""
+        self._fields = VouchedFields(self.users)
         self._pending: list[tuple[Source, str, Any]] = []
         self._room = {True: LONGEST_CONVERSATION, False: LONGEST_CONVERSATION}
         """Remaining characters for the user's texts (True) and for others, separately."""
@@ -223,22 +220,16 @@ class ConversationIndex:
                 if len(names) < _NAMES:
                     names.append((words, source))
                 self._ids.setdefault(tuple(words), {}).setdefault(id, nouns(source.tool))
+            self._fields.add_records(source, data)
+            if (only := only_id(data)) is not None:
+                self._only[only] = source
         if source.kind is SourceKind.VOUCHED:
-            self._add_fields(source, text, data)
+            self._fields.add(source, text, data)
             source = msgspec.structs.replace(source, kind=SourceKind.TOOL)
         if source.kind is SourceKind.USER:
             self.users.add(text)
             return
         self._tables.setdefault(source.kind, _Table()).add(source, text)
-
-    def _add_fields(self, source: Source, text: str, data: Any) -> None:
-        words: Iterable[str]
-        if data is not None and not isinstance(data, str):
-            words = map(forms.fold, scalars(data))
-        else:  # in running text, only plain values count
-            words = (word for word in forms.tokens(forms.fold(text)) if forms.is_plain_value(word))
-        for word in words:
-            self._fields.setdefault(word.strip(), source)
 
     def trace(self, parameter: str, value: str, use: Use = NO_USE) -> Source:
         """Return the most trusted source of a value in one use."""
@@ -265,10 +256,12 @@ class ConversationIndex:
         of_user = _users(found)
         if of_user is not None and of_user.kind is SourceKind.USER:
             return of_user
-        if self._is_named_record(parameter, value, use):
+        if self._is_named_record(parameter, value, use) or self._is_found(parameter, value, use):
             return _NAMED
-        field = self._fields.get(folded if mail is None else mail)
-        if field is not None and self._may_use_field(use):
+        if mail is not None and self._fields.is_invited(mail, use):
+            return _NAMED
+        field = self._fields.find(parameter, folded if mail is None else mail, use, found)
+        if field is not None:
             return field
         return of_user or self._elsewhere(words if is_evidence else [], address)
 
@@ -284,10 +277,6 @@ class ConversationIndex:
             if source is not None:
                 return source
         return NOWHERE
-
-    def _may_use_field(self, use: Use) -> bool:
-        """Whether the user asked for an action that naming an object does not endorse."""
-        return use.action not in NEEDS_A_WORD or self.users.orders(use.action)
 
     def names_host(self, host: str, port: int) -> bool:
         """Whether the user's words contain an address of a host."""
@@ -310,6 +299,15 @@ class ConversationIndex:
             if self.users.find(words, use) == "" and self._is_unique(words, value, kind):
                 return True
         return False
+
+    def _is_found(self, parameter: str, value: str, use: Use) -> bool:
+        """Whether a search returned only the record with this id, and the user ordered a change
+        that destroys nothing."""
+        source = self._only.get(value)
+        if source is None or not is_id_name(parameter) or not is_additive(use.tool):
+            return False
+        kind = nouns(parameter) or nouns(use.tool)
+        return self.users.orders(use.action) and not kind.isdisjoint(nouns(source.tool))
 
     def _is_unique(self, words: list[str], id: str, kind: frozenset[str]) -> bool:
         others = self._ids.get(tuple(words), {})
@@ -346,6 +344,19 @@ class ConversationIndex:
             return None
         source = self._elsewhere(words, None)
         return source if source.untrusted else None
+
+    def carried(self, text: str) -> Source | None:
+        """Return the source of a code, number or address that a text takes from untrusted content:
+        a word that hardly appears by chance. Dates and times are no such words."""
+        if self._pending:
+            self.catch_up()
+        for word in forms.tokens(forms.fold(text[:LONGEST_TEXT]))[:_MOST_WORDS]:
+            if not forms.is_distinctive(word) or self.users.find([word], NO_USE) is not None:
+                continue
+            source = self._elsewhere([word], None)
+            if source.untrusted:
+                return source
+        return None
 
     def parts(self, text: str) -> list[Source]:
         """Return the sources other than the user of which a long text repeats a part."""

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import codecs
 import html
 import json
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -33,7 +34,15 @@ _DOTS = {ord(dot): "." for dot in "\u3002\uff0e\uff61\u2024"}
 _SPELLED = re.compile(r"\s?[\[({](?:\.|dot|punkt)[\])}]\s?|(?<=[a-z0-9]) dot (?=[a-z0-9])", re.I)
 _AT = re.compile(r"\s?[\[({](?:@|at)[\])}]\s?", re.I)
 _SCHEME = re.compile(r"\bh(?:xx|tt)ps?(?:\[:\]|:)[\\/]{0,4}(?=[^\s\\/])", re.I)
+_OTHER_LINK = re.compile(
+    r"\b(?:mailto|tel|sms|smsto|javascript|vbscript|data|file|xmpp|sip|facetime):"
+    r"(?=[^\s\"'<>]{3})[^\s\"'<>]{3,256}",
+    re.I,
+)
+"""Links of a kind without a host after two slashes."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{16,}={0,2}")
+_BASE16 = re.compile(r"(?<![0-9A-Za-z])[0-9A-Fa-f]{12,}(?![0-9A-Za-z])")
+_BASE32 = re.compile(r"(?<![0-9A-Za-z])[A-Z2-7]{8,}={0,6}(?![0-9A-Za-z=])")
 _HEADER = re.compile(
     r"^[ \t]*(?:(?:resent-)?(?:to|cc|bcc)|reply-to)[ \t]*:[ \t]*(\S.*)$", re.I | re.M
 )
@@ -50,6 +59,19 @@ _TLDS = frozenset(
     tk ml ga gg ly to tv ws""".split()  # noqa: SIM905
 )
 """Endings with which readers take a bare host for a link; file extensions are not among them."""
+
+
+_PROGRAM = re.compile(
+    r"(?:^|[;})\s])(?:mutation|subscription)\b[^{;]{0,400}\{"
+    r"|(?:^|;|\*/|--[^\n]*\n)\s*(?:insert|update|delete|drop|alter|create|grant|revoke|truncate"
+    r"|merge|copy|call|exec|execute|replace|detach|set|load|attach)\b\s+\S",
+    re.I,
+)
+
+
+def is_program(text: str) -> bool:
+    """Whether a query changes something: a GraphQL mutation, or a statement like `DELETE`."""
+    return _PROGRAM.search(text[:_LONGEST]) is not None
 
 
 def links_in(text: str) -> list[str]:
@@ -133,11 +155,39 @@ def _readings(text: str) -> Iterator[str]:
     plain = _unescaped(text)
     if plain != text:
         yield plain
+    yield from decodings(text)
+
+
+def decodings(text: str) -> Iterator[str]:
+    """Yield what encoded parts of a text contain: base64, base32 and hexadecimal digits."""
     for blob in list(_BASE64.findall(text))[:_MOST_BLOBS]:
         decoded = _decoded(blob)
         if decoded:
             yield decoded
             yield _unescaped(decoded)
+    for blob in list(_BASE16.findall(text))[:_MOST_BLOBS]:
+        decoded = _readable(blob[: len(blob) // 2 * 2], bytes.fromhex)
+        if decoded:
+            yield decoded
+    for blob in list(_BASE32.findall(text))[:_MOST_BLOBS]:
+        decoded = _readable(blob, base64.b32decode)
+        if decoded:
+            yield decoded
+
+
+def disguises(text: str) -> Iterator[str]:
+    """Yield a text in the letters of simple disguises: backwards, and rotated by 13."""
+    if len(text) <= _LONGEST_DECODED:
+        yield text[::-1]
+        yield codecs.encode(text, "rot13")
+
+
+def _readable(blob: str, decode: Callable[[str], bytes]) -> str:
+    try:
+        text = decode(blob[:_LONGEST_DECODED]).decode("utf-8")
+    except (binascii.Error, ValueError):
+        return ""
+    return text if text.isprintable() or "\n" in text else ""
 
 
 def _unescaped(text: str) -> str:
@@ -155,14 +205,12 @@ def _unescaped(text: str) -> str:
 def _decoded(blob: str) -> str:
     part = blob[:_LONGEST_DECODED].rstrip("=").replace("-", "+").replace("_", "/")
     part = part[: len(part) // 4 * 4]
-    try:
-        text = base64.b64decode(part, validate=True).decode("utf-8")
-    except (binascii.Error, ValueError):
-        return ""
-    return text if text.isprintable() or "\n" in text else ""
+    return _readable(part, lambda text: base64.b64decode(text, validate=True))
 
 
 def _links(text: str) -> Iterator[str]:
+    for match in _OTHER_LINK.finditer(text):
+        yield fold(match.group())
     if "." not in text and "://" not in text:
         return
     for word in tokens(fold(text)):

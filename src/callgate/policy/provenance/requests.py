@@ -14,8 +14,7 @@ prohibition vouches for nothing. The time is linear in the text.
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
@@ -31,26 +30,14 @@ from callgate.policy.provenance.actions import (
     is_noun,
     passive_actions_of,
 )
-
-
-class Stance(StrEnum):
-    ORDER = "order"
-    """Also a statement."""
-    QUESTION = "question"
-    PROHIBITION = "prohibition"
-
-
-class Word(NamedTuple):
-    text: str
-    """Folded, as in `forms.tokens`."""
-    raw: str
-    start: int
-    """Its position in the text."""
-    end: int
-    is_quoted: bool
-    """It is inside quotation marks or backticks."""
-    mark: str
-    """The punctuation after it: one of `.?:;,`, or empty."""
+from callgate.policy.provenance.stances import (
+    FILLERS,
+    JOINTS,
+    Stance,
+    stances_of,
+    verb_after,
+)
+from callgate.policy.provenance.words import Word, normalized, words_of
 
 
 class Clause(msgspec.Struct, frozen=True):
@@ -58,6 +45,13 @@ class Clause(msgspec.Struct, frozen=True):
     actions: frozenset[Action]
     refers_back: bool
     """It has no object besides pronouns and nouns: "delete it", "pay the bill"."""
+
+
+class Dictation(StrEnum):
+    """The part of a message whose text a quotation gives."""
+
+    TITLE = "title"
+    TEXT = "text"
 
 
 class Use(NamedTuple):
@@ -68,40 +62,10 @@ class Use(NamedTuple):
 
 
 NO_USE = Use()
+ORDINARY_WORD = "where it is an ordinary word"
 _RUNS = frozenset({Action.RUN, Action.MAKE, Action.CHANGE, Action.DESTROY})
-_LONGEST_HOST = 256
-_LONGEST_QUOTE = 4_096
-_MOST_APOSTROPHES = 8
 _LONGEST_SENTENCE = 200
 """Maximum words of a sentence; a longer one is divided, and its parts share their stance."""
-_SMART = {ord(mark): '"' for mark in "“”„«»"} | {ord(mark): "'" for mark in "‘’"}
-_BULLET = re.compile(r"\n[ \t]*(?:[-*•]|\d{1,3}[.)])[ \t]")
-_ABBREVIATIONS = frozenset({"e.g", "i.e", "etc", "vs", "mr", "mrs", "ms", "dr", "st", "no", "nr"})
-_FILLERS = frozenset(
-    """please also to kindly you can could would will just then finally now i we and so next
-    afterwards ok okay hi hey hello first""".split()  # noqa: SIM905
-)
-_JOINTS = frozenset({"and", "then", "or", "but", "also", "afterwards", "finally", "plus"})
-_NEVER = frozenset(
-    """never cannot avoid without stop cease refuse don dont doesn shouldn mustn won can couldn
-    wouldn not except excluding instead rather neither nor unlike skip ignore""".split()  # noqa: SIM905
-)
-_WITH_T = frozenset({"don", "doesn", "shouldn", "mustn", "won", "can", "couldn", "wouldn", "ain"})
-_STRONG_BEFORE_NOT = frozenset({"do", "must", "should", "may", "shall", "can", "will", "please"})
-_LIFTS = frozenset({"forget", "hesitate", "only", "worry", "fail"})
-_ASKING = frozenset(
-    """what why who whose whom which is are does did was were how when where has have had do should
-    am isn aren doesn wasn weren""".split()  # noqa: SIM905
-)
-_ASKING_ALONE = frozenset(
-    {"what", "why", "who", "whose", "is", "are", "does", "did", "was", "were"}
-)
-_POLITE = frozenset({"can", "could", "would", "will", "please", "mind", "may"})
-_WH = frozenset({"what", "why", "how", "which", "who", "if", "where", "when"})
-_LEADS_TO_WH = frozenset(
-    """tell explain show describe know check see find out understand verify wonder me us
-    determine""".split()  # noqa: SIM905
-)
 _PRONOUNS = frozenset(
     """it them this that these those him her his they both there their its one ones same""".split()  # noqa: SIM905
 )
@@ -118,10 +82,28 @@ _OBJECTS = frozenset(
     reservation subscription result draft post entry task repository branch""".split()  # noqa: SIM905
 )
 """Nouns that, after "the", refer to an object that was named before."""
+_WRITES = frozenset({Action.SEND, Action.MAKE, Action.CHANGE, Action.SHARE, Action.PAY})
+_TITLE_NOUNS = frozenset({"subject", "title", "titled", "called", "named", "name"})
+_TEXT_NOUNS = frozenset(
+    """text message status note notes body content payload description comment caption saying say
+    question reply answer words following state""".split()  # noqa: SIM905
+)
+"""Nouns in front of a quotation that is a text to send."""
+_MESSAGES = frozenset({"message", "mail", "email", "note", "post", "entry"})
 _TOWARDS = frozenset({"to", "with", "in", "into", "cc"})
+_PREPOSITIONS = _TOWARDS | {"for"}
+_QUANTIFIERS = frozenset({"all", "every", "each", "both", "necessary", "relevant"})
+_WHICH = frozenset(
+    """with where who which that starting ending whose having containing not""".split()  # noqa: SIM905
+)
+"""Words after a noun that begin a description: "the channel with the most members"."""
+_EVERYBODY = frozenset({"everyone", "everybody"})
+_PEOPLE = frozenset({"user", "member", "contact"})
 _ENDS = frozenset(
     """and or about that with in on at please to from by for the a my when if as but then""".split()  # noqa: SIM905
 )
+_SENTENCE = 3
+"""Minimum plain words of a quoted text, in contrast to a name."""
 _AHEAD = 6
 """Number of later clauses that may refer back to a value."""
 _DETERMINERS = frozenset(
@@ -129,86 +111,6 @@ _DETERMINERS = frozenset(
     new unread recent first second next some no of from in which what s upcoming previous other
     received sent on for with by one two three""".split()  # noqa: SIM905
 )
-
-
-def normalized(text: str) -> str:
-    """Return a text with composed accents and plain quotation marks."""
-    nfc = text if text.isascii() else unicodedata.normalize("NFC", text)
-    return nfc.translate(_SMART)
-
-
-def words_of(text: str) -> list[Word]:
-    """Return the words of a normalized text with the punctuation around them."""
-    found: list[Word] = []
-    matches = list(forms.TOKEN.finditer(text))
-    closing = -1
-    for at, match in enumerate(matches):
-        raw, start = match.group(), match.start()
-        following = matches[at + 1].start() if at + 1 < len(matches) else len(text)
-        gap = text[match.end() : following] + ("" if at + 1 < len(matches) else "\n")
-        if start > closing:
-            closing = _closing_quote(text, start)
-        is_quoted = start < closing
-        core = forms.bare(raw)
-        start += raw.find(core)
-        tail = raw.rpartition(core)[2]
-        host, name = _glued(core)
-        if host:
-            found.append(_word(host, start, is_quoted, "" if is_quoted else "."))
-            start, core = start + len(host) + 1, name
-        is_inside = is_quoted and following < closing
-        found.append(_word(core, start, is_quoted, "" if is_inside else _mark(core, tail, gap)))
-    return found
-
-
-def _glued(word: str) -> tuple[str, str]:
-    """Divide a host at the end of a sentence without a blank after it: `www.corp.example.They`."""
-    host, _, name = word.rpartition(".")
-    is_sentence = name[:1].isupper() and name.isalpha() and len(word) <= _LONGEST_HOST
-    if is_sentence and host.islower() and "." in host and forms.is_host(host):
-        return host, name
-    return "", word
-
-
-def _closing_quote(text: str, start: int) -> int:
-    """Return the end of the quotation that opens in front of a word; -1 if none opens there."""
-    mark = text[start - 1 : start]
-    is_open = mark in ("'", '"', "`") and not text[start - 2 : start - 1].isalnum()
-    if start == 0 or not is_open:
-        return -1
-    at = start
-    for _ in range(_MOST_APOSTROPHES):
-        at = text.find(mark, at, start + _LONGEST_QUOTE)
-        if at < 0:
-            return -1
-        if not text[at + 1 : at + 2].isalnum():
-            return at
-        at += 1
-    return -1
-
-
-def _word(core: str, start: int, is_quoted: bool, mark: str) -> Word:
-    folded = forms.fold(core)
-    if folded[-1:].isdigit():
-        folded = forms.number(folded)
-    return Word(folded, core, start, start + len(core), is_quoted, mark)
-
-
-def _mark(core: str, tail: str, gap: str) -> str:
-    if not core.strip("?!.:"):
-        core, tail = "", core  # punctuation after a quotation
-    if "\n\n" in gap or "\n\r\n" in gap or _BULLET.search(gap) is not None:
-        return "?" if "?" in tail + gap else "."
-    punctuation = (tail + gap).strip("\"'`)] \t\n*_")
-    if core and (not gap or not gap[0].isspace()):
-        punctuation = gap.strip("\"'`)] \t\n") if gap[:1] in "\"'`)],;" else ""
-        punctuation = (tail if gap[:1] in "\"'`)" else "") + punctuation
-    for mark in "?!.;:,":
-        if mark in punctuation:
-            if mark == "." and core.lower() in _ABBREVIATIONS:
-                return ""
-            return "." if mark == "!" else mark
-    return ""
 
 
 class Request:
@@ -235,7 +137,7 @@ class Request:
 
     def _read_sentence(self, start: int, end: int, carried: Stance | None) -> None:
         words = self.words[start:end]
-        stances = _stances(words)
+        stances = stances_of(words)
         if carried not in (None, Stance.ORDER):
             stances = [carried if each is Stance.ORDER else each for each in stances]
         bounds = [0, *_clause_starts(words, stances), len(words)]
@@ -262,6 +164,12 @@ class Request:
             return "which exclude it"
         if clause.stance is Stance.QUESTION:
             return "which only ask about it"
+        if clause.stance is Stance.QUOTATION:
+            return "which only quote it"
+        if clause.stance is Stance.REPORT and not self._orders_later(use.action, number):
+            return "which only report it"
+        if use.action is not Action.READ and self._is_dictated(at):
+            return "which have it in a text"
         if use.action is not Action.READ and self._is_source(at):
             return "which name it as the source of something"
         if not self._asks_for(use.action, number):
@@ -269,12 +177,42 @@ class Request:
                 return "which only ask to read it"
             return f"which do not ask to {use.action.wanted}"
         if parameter and not self._has_role(at, length, parameter):
-            return "where it is an ordinary word"
+            return ORDINARY_WORD
         return ""
 
     def asks_to_run(self, at: int) -> bool:
         """Whether the clause of a word asks to run something."""
         return not _RUNS.isdisjoint(self.clauses[self.clause_at[at]].actions)
+
+    def words_of_clause(self, number: int) -> Sequence[Word]:
+        first, last = self._bounds[number]
+        return self.words[first:last]
+
+    def dictations(self) -> Iterator[tuple[int, Dictation]]:
+        """Yield the clauses that order a quoted text, with the part that it is for."""
+        for at, word in enumerate(self.words):
+            number = self.clause_at[at]
+            clause = self.clauses[number]
+            is_start = word.is_quoted and not (at and self.words[at - 1].is_quoted)
+            is_order = clause.stance is Stance.ORDER and not _WRITES.isdisjoint(clause.actions)
+            if not is_start or not is_order:
+                continue
+            if any(mark in word.raw for mark in "@/{") or "{" in self._quotation(at):
+                continue
+            before = self.texts[max(self._bounds[number][0], at - 2) : at]
+            if not _TITLE_NOUNS.isdisjoint(before):
+                yield number, Dictation.TITLE
+            elif before and before[-1] in _OBJECTS - _MESSAGES:
+                if Action.MAKE in clause.actions:
+                    yield number, Dictation.TITLE
+            elif not _TEXT_NOUNS.isdisjoint(before) or (
+                before and Action.SEND in actions_of(before[-1])
+            ):
+                yield number, Dictation.TEXT
+
+    def _quotation(self, at: int) -> str:
+        """Return the text from a word to the end of its line."""
+        return self.text[self.words[at].start :].partition("\n")[0]
 
     def orders(self, action: Action | None) -> bool:
         """Whether any clause asks for an action."""
@@ -284,13 +222,27 @@ class Request:
         )
 
     def _asks_for(self, action: Action | None, number: int) -> bool:
-        if _covers(self.clauses[number].actions, action):
-            return True
-        for clause in self.clauses[number + 1 : number + 1 + _AHEAD]:
-            is_order = clause.stance is Stance.ORDER and clause.refers_back
-            if is_order and _covers(clause.actions, action):
-                return True
-        return False
+        return _covers(self.clauses[number].actions, action) or self._orders_later(action, number)
+
+    def _orders_later(self, action: Action | None, number: int) -> bool:
+        """Whether a later clause asks for an action and refers back: "send them the summary"."""
+        return any(
+            clause.stance is Stance.ORDER and clause.refers_back and _covers(clause.actions, action)
+            for clause in self.clauses[number + 1 : number + 1 + _AHEAD]
+        )
+
+    def _is_dictated(self, at: int) -> bool:
+        """Whether an address is inside a quoted sentence, and so part of a text."""
+        word = self.words[at]
+        if not word.is_quoted or not forms.is_plain_value(word.text):
+            return False
+        first = last = at
+        while first > 0 and self.words[first - 1].is_quoted:
+            first -= 1
+        while last + 1 < len(self.words) and self.words[last + 1].is_quoted:
+            last += 1
+        others = [each for each in self.words[first : last + 1] if _is_plain(each.raw)]
+        return len(others) >= _SENTENCE
 
     def _is_source(self, at: int) -> bool:
         """Whether an address follows "from", "by" or the like, so that nothing goes to it."""
@@ -320,12 +272,35 @@ class Request:
         around = (*self.texts[max(0, at - 2) : at], *self.texts[at + length : at + length + 1])
         return not nouns.isdisjoint(around)
 
-    def _is_object(self, at: int, length: int) -> bool:
+    def is_object_of_order(self, at: int, length: int, use: Use) -> bool:
+        """Whether an order has the words alone after a preposition, "for" included."""
+        return not self.objection(at, length, use) and self._is_object(at, length, _PREPOSITIONS)
+
+    def describes(self, nouns: frozenset[str]) -> bool:
+        """Whether an order describes entries of a kind instead of naming them."""
+        for at, word in enumerate(self.texts):
+            if self.clauses[self.clause_at[at]].stance is not Stance.ORDER:
+                continue
+            if word in _EVERYBODY and not nouns.isdisjoint(_PEOPLE):
+                return True
+            if self.words[at].is_quoted or word.rstrip("s") not in nouns:
+                continue
+            before = self.texts[max(0, at - 2) : at]
+            after = "" if self.words[at].mark else "".join(self.texts[at + 1 : at + 2])
+            if after in _WHICH or not _QUANTIFIERS.isdisjoint(before):
+                return True
+        return False
+
+    def _is_object(self, at: int, length: int, prepositions: frozenset[str] = _TOWARDS) -> bool:
         """Whether the words alone follow a preposition: "to ann", "in general and ..."."""
-        if not at or self.texts[at - 1] not in _TOWARDS or self.words[at - 1].mark:
+        if not at or self.texts[at - 1] not in prepositions or self.words[at - 1].mark:
             return False
         following = self.texts[at + length : at + length + 1]
         return bool(self.words[at + length - 1].mark) or not following or following[0] in _ENDS
+
+
+def _sends(before: Sequence[str]) -> bool:
+    return bool(before) and Action.SEND in actions_of(before[-1])
 
 
 def _covers(actions: frozenset[Action], action: Action | None) -> bool:
@@ -360,103 +335,16 @@ _SYNONYMS = (
 )
 
 
-# --- stances ----------------------------------------------------------------------------------
-
-
-def _stances(words: Sequence[Word]) -> list[Stance]:
-    """Return the stance of each word of a sentence."""
-    stances = [Stance.ORDER] * len(words)
-    _mark_questions(words, stances)
-    _mark_prohibitions(words, stances)
-    return stances
-
-
-def _mark_questions(words: Sequence[Word], stances: list[Stance]) -> None:
-    texts = [word.text for word in words]
-    first = next((at for at, text in enumerate(texts) if text not in _FILLERS), 0)
-    polite = next((at for at, text in enumerate(texts) if _is_polite(texts, at)), None)
-    is_asking = texts[first] in _ASKING
-    if words[-1].mark == "?":
-        end = len(words) if polite is None else polite
-        starts_with_verb = bool(actions_of(texts[first])) and not is_asking
-        if is_asking or (polite is None and not starts_with_verb):
-            stances[:end] = [Stance.QUESTION] * end
-    elif texts[first] in _ASKING_ALONE and polite is None:
-        stances[:] = [Stance.QUESTION] * len(words)
-    for at, text in enumerate(texts):
-        is_embedded = text == "whether" or (
-            text in _WH and not _LEADS_TO_WH.isdisjoint(texts[max(0, at - 2) : at])
-        )
-        if is_embedded and stances[at] is Stance.ORDER:
-            end = _end_of_scope(words, at + 1, joints=("then", "and"))
-            stances[at:end] = [Stance.QUESTION] * (end - at)
-
-
-def _is_polite(texts: Sequence[str], at: int) -> bool:
-    """Whether "can you", "please" or the like starts here."""
-    if texts[at] == "please":
-        return True
-    return texts[at] in _POLITE and texts[at + 1 : at + 2] in (["you"], ["we"], ["u"])
-
-
-def _mark_prohibitions(words: Sequence[Word], stances: list[Stance]) -> None:
-    texts = ["" if word.is_quoted else word.text for word in words]
-    for at, text in enumerate(texts):
-        if text not in _NEVER or not _LIFTS.isdisjoint(texts[at + 1 : at + 4]):
-            continue
-        is_t = texts[at + 1 : at + 2] == ["t"]
-        if text in _WITH_T and text not in ("dont",) and not is_t:
-            continue
-        if text in ("instead", "rather") and texts[at + 1 : at + 2] not in (["of"], ["than"]):
-            continue
-        is_weak = text == "not" and (at == 0 or texts[at - 1] not in _STRONG_BEFORE_NOT)
-        end = _end_of_weak(words, at + 1) if is_weak else _end_of_scope(words, at + 1)
-        stances[at:end] = [Stance.PROHIBITION] * (end - at)
-
-
-def _end_of_scope(words: Sequence[Word], start: int, joints: tuple[str, ...] = ("then",)) -> int:
-    """Return where a negation or an embedded question ends: at "but", or at a new order."""
-    texts = [word.text for word in words]
-    lists = not {"or", "nor"}.isdisjoint(texts[start:])
-    for at in range(start, len(words)):
-        if texts[at] in ("but", "instead", "however"):
-            return at
-        if words[at - 1].mark == ";":
-            return at
-        is_joint = words[at - 1].mark == "," or texts[at] in joints
-        if at > start and is_joint and not lists and _verb_after(words, at) is not None:
-            return at
-    return len(words)
-
-
-def _end_of_weak(words: Sequence[Word], start: int) -> int:
-    for at in range(start, len(words)):
-        if words[at].text in ("and", "but", "then") or words[at].mark:
-            return at if words[at].text in ("and", "but", "then") else at + 1
-    return len(words)
-
-
 # --- clauses ----------------------------------------------------------------------------------
 
 
 def _clause_starts(words: Sequence[Word], stances: Sequence[Stance]) -> list[int]:
     starts = []
     for at in range(1, len(words)):
-        joins = words[at - 1].mark in (",", ";", ":") or words[at].text in _JOINTS
-        if stances[at] is not stances[at - 1] or (joins and _verb_after(words, at) is not None):
+        joins = words[at - 1].mark in (",", ";", ":") or words[at].text in JOINTS
+        if stances[at] is not stances[at - 1] or (joins and verb_after(words, at) is not None):
             starts.append(at)
     return starts
-
-
-def _verb_after(words: Sequence[Word], at: int) -> int | None:
-    """Return the position of a verb at `at`, after words such as "and please"."""
-    for position in range(at, min(at + 4, len(words))):
-        word = words[position].text
-        if actions_of(word):
-            return position
-        if word not in _FILLERS and word not in _JOINTS:
-            return None
-    return None
 
 
 def _actions_in(words: Sequence[Word]) -> frozenset[Action]:
@@ -468,7 +356,8 @@ def _actions_in(words: Sequence[Word]) -> frozenset[Action]:
         if not actions or (at and words[at - 1].text in _DETERMINERS):
             continue
         if not is_noun(word.text) or _may_be_verb(words, at):
-            found |= actions
+            is_for_user = words[at + 1 : at + 2] and words[at + 1].text in ("me", "us")
+            found |= actions - {Action.SEND} | {Action.READ} if is_for_user else actions
     if found & {Action.SEND, Action.MAKE} and _has_money(words):
         found.add(Action.PAY)
     return frozenset(found)
@@ -486,7 +375,7 @@ def _may_be_verb(words: Sequence[Word], at: int) -> bool:
     if at == 0 or words[at - 1].mark:
         return True
     before = words[at - 1].text
-    return before in _FILLERS or before in _JOINTS or before in ("you", "must", "should", "ll")
+    return before in FILLERS or before in JOINTS or before in ("you", "must", "should", "ll")
 
 
 def _refers_back(words: Sequence[Word]) -> bool:

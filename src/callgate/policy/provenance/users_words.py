@@ -16,7 +16,9 @@ from itertools import pairwise
 
 from callgate.policy.provenance import forms
 from callgate.policy.provenance.actions import Action
-from callgate.policy.provenance.requests import Request, Stance, Use, normalized
+from callgate.policy.provenance.requests import Dictation, Request, Use
+from callgate.policy.provenance.stances import Stance
+from callgate.policy.provenance.words import normalized
 
 _MOST_POSITIONS = 64
 """Maximum indexed places of one word; the first ones suffice."""
@@ -43,11 +45,13 @@ class UserWords:
         self._commands: dict[str, str] = {}
         """Command, mapped to the objection against it."""
         self._orders: set[Action] = set()
+        self._described: dict[frozenset[str], bool] = {}
 
     def add(self, text: str) -> None:
         request = Request(text)
         number = len(self.requests)
         self.requests.append(request)
+        self._described.clear()
         for at, word in enumerate(request.words):
             known = self._positions.setdefault(word.text, [])
             if len(known) < _MOST_POSITIONS:
@@ -99,6 +103,39 @@ class UserWords:
             if not objection:
                 return ""
         return objection
+
+    def mentions(self, word: str) -> bool:
+        return word in self._positions
+
+    def ends_phrase(self, words: list[str], use: Use) -> bool:
+        """Whether an order has the words as the object of a preposition: "in the one for staff"."""
+        return any(
+            self.requests[number].is_object_of_order(at, len(words), use)
+            for number, at in self._positions.get(words[0], ())
+            if self.requests[number].texts[at : at + len(words)] == words
+        )
+
+    def describes(self, nouns: frozenset[str]) -> bool:
+        """Whether an order asks for entries of a kind: "the channel with ...", "all members"."""
+        if nouns not in self._described:
+            self._described[nouns] = any(each.describes(nouns) for each in self.requests)
+        return self._described[nouns]
+
+    def dictations(self, destinations: tuple[str, ...], use: Use) -> frozenset[Dictation]:
+        """Return the parts of a message that the user dictated for destinations; without one in
+        the words, for the kind of object that the tool is named after."""
+        found = [
+            (dictation, {word.text for word in request.words_of_clause(number)})
+            for request in self.requests
+            for number, dictation in request.dictations()
+        ]
+        if not found:
+            return frozenset()
+        values = [set(forms.tokens(forms.fold(value))) for value in destinations]
+        if any(each <= self._positions.keys() for each in values):
+            return frozenset(kind for kind, texts in found if any(each <= texts for each in values))
+        nouns = {word for word in use.tool.replace("-", "_").split("_") if len(word) > 3}
+        return frozenset(kind for kind, texts in found if not nouns.isdisjoint(texts))
 
     def find_address(self, wanted: forms.Address, use: Use) -> str | None:
         """Look up an address as written; a host alone means its first page."""
