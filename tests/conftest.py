@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import os
+import re
 import signal
 import time
 from collections import Counter
@@ -59,6 +61,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--report", metavar="FILE", help="write counts, failed tests and repeated tests to FILE")
 
 
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+
+
+class _Turned(pytest.Dir):
+    """Each process begins with other tests, and finds what the others have compiled meanwhile."""
+
+    def collect(self) -> list[Any]:
+        entries = list(super().collect())
+        first = len(entries) * _worker // _workers
+        return entries[first:] + entries[:first]
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    return _Turned.from_parent(parent, path=path) if _workers > 1 else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All processes have to list the tests in one order."""
+    if _workers > 1:
+        items.sort(key=lambda item: str(item.path))
+
+
 def pytest_collection_finish() -> None:
     """Thousands of collected tests stay to the end: nobody need look through them for garbage."""
     gc.collect()
@@ -74,10 +100,23 @@ def database() -> Iterator[Any]:
         yield cluster
 
 
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty directory. A counter finds its name, where pytest's own fixture reads all names before."""
+    name = re.sub(r"\W", "_", request.node.name)[:24]  # paths of sockets are limited
+    path = tmp_path_factory.getbasetemp() / f"{name}_{next(_numbers)}"
+    path.mkdir(mode=0o700)
+    return path
+
+
 @pytest.fixture(autouse=True)
 def _no_real_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test, and no process that it starts, ever sees the home of whoever runs it."""
-    user = tmp_path_factory.mktemp("user")
+    user = tmp_path_factory.getbasetemp() / f"user{next(_numbers)}"
+    user.mkdir(mode=0o700)
     monkeypatch.setenv("HOME", str(user))
     monkeypatch.setenv("CALLGATE_HOME", str(user / ".callgate"))
 

@@ -61,7 +61,7 @@ def test_a_run_on_several_processes_ends_with_what_it_could_not_test(tmp_path: P
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
     )
     assert run.returncode == 0, run.stdout
     title, *listed, _ = run.stdout.splitlines()[-4:]
@@ -83,7 +83,7 @@ def test_a_variable_that_a_test_leaves_behind_is_gone_in_the_next(tmp_path: Path
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
     )
     assert run.returncode == 0, run.stdout
 
@@ -118,7 +118,7 @@ def test_a_report_names_each_test_that_failed_or_ran_again(tmp_path: Path) -> No
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
     )
     assert run.returncode == 1, run.stdout
     assert (tmp_path / "report").read_text().splitlines() == [
