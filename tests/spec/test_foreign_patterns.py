@@ -40,11 +40,15 @@ MATCHERS = frozenset(
     {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer", "template"}
 )
 BACKTRACKING = frozenset({"fnmatch", "glob", "pathspec", "jsonschema", "regex", "sre_compile", "wcmatch"})
+_SUSPECT = re.compile("|".join((r"\bre\b", *sorted(BACKTRACKING))))
+"""A module without one of these words matches no pattern, and is not parsed."""
 
 
 def matchers(source: str) -> Iterator[str]:
     """The patterns of a module that are not written out in it, and the libraries that would match
     them."""
+    if not _SUSPECT.search(source):
+        return
     tree = ast.parse(source)
     written = {"re"}
     for node in ast.walk(tree):

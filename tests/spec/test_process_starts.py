@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,10 +59,17 @@ NAMES = frozenset(
 )
 PREFIXES = ("exec", "spawn")
 CALLS = frozenset({"clone", "clone3", "fork", "vfork", "execve", "execveat"})
+_SUSPECT = re.compile(
+    r"fork|system|popen|Popen|startfile|clone|subprocess|multiprocessing|\bpty\b|concurrent|ProcessPool"
+    r"|import_module|__import__|\bexec(?!ut)|spawn"
+)
+"""A module without one of these words starts no process, and is not parsed."""
 
 
 def starts(source: str) -> Iterator[str]:
     """What in a module can start a process: an import, an attribute, or a raw system call."""
+    if not _SUSPECT.search(source):
+        return
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names if each.name in MODULES)

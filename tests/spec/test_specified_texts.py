@@ -88,22 +88,20 @@ TEXTS = {
 @pytest.fixture(scope="module")
 def constants() -> set[str]:
     """All texts, parameters and fields in the code; a docstring does not count."""
-    found = []
+    found = set()
     for path in sorted(SOURCES.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        found += [
-            node.value
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in statements
-        ]
-        found += [node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)]
-        found += [
-            node.target.id
-            for node in ast.walk(tree)
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-        ]
-    return set(found)
+        statements = set()  # `ast.walk` meets a statement before its value
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Expr():
+                    statements.add(id(node.value))
+                case ast.Constant(value=str(text)) if id(node) not in statements:
+                    found.add(text)
+                case ast.arg():
+                    found.add(node.arg)
+                case ast.AnnAssign(target=ast.Name(id=name)):
+                    found.add(name)
+    return found
 
 
 @pytest.mark.parametrize("area", TEXTS)
