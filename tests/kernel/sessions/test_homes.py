@@ -184,7 +184,7 @@ async def test_of_two_servers_that_recover_at_once_each_record_gets_one_line(sit
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("kills", "seed"), [(15, 3), pytest.param(200, 4, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("kills", "seed"), [(5, 3), pytest.param(200, 4, marks=pytest.mark.soak)])
 async def test_after_kills_in_two_homes_each_call_has_one_end_and_one_line(site: Site, kills: int, seed: int) -> None:
     workers = [child("killed", home, site.ws, "mark", "think", module=LIVES) for home in site.homes]
     heard = await asyncio.gather(
