@@ -360,7 +360,6 @@ class SessionFacts:
         traces = []
         is_said = bool(found) and all(trace.source.kind in _FROM_USER for trace in found)
         is_said = is_said and not is_publication(subject.tool.name)
-        is_own = not found and _stays_in_account(subject)
         for name, text in destinations.texts_of(subject.checked.arguments, tuple(names)):
             links = outgoing.links_in(text)
             for link in links[:_LINKS]:
@@ -378,7 +377,7 @@ class SessionFacts:
                     source = msgspec.structs.replace(source, kind=_unvouched(source.kind))
                     part = f"card number in {name}"
                     traces.append(Trace(part, f"... {number[-4:]}", source, True))
-            copied = None if is_said or is_own else self._copied_from(name, text)
+            copied = None if is_said else self._copied_from(name, text)
             if copied is not None:
                 traces.append(Trace(name, text[:_SHORT], copied, True))
         return tuple(traces)
@@ -485,16 +484,6 @@ def parameters(subject: Subject, guard: GuardSettings) -> tuple[str, ...]:
 def _unvouched(kind: SourceKind) -> SourceKind:
     """Return a kind that permits no effect: a record of the user is no order to send it."""
     return SourceKind.TOOL if kind in VOUCHING else kind
-
-
-def _stays_in_account(subject: Subject) -> bool:
-    """Whether a call creates an object of the user alone: its tool could invite others."""
-    declared = subject.tool.definition.destination_params
-    return (
-        bool(declared)
-        and destinations.INVITED.issuperset(declared or ())
-        and _use(subject).action is Action.MAKE
-    )
 
 
 def _payee(value: str) -> str:

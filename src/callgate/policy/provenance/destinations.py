@@ -34,8 +34,6 @@ _ENDINGS = tuple(
     _urls _uri _host _hosts _hostname _domain _domains _endpoint _webhook _iban _account _accounts
     _address _addresses _phone _groups _members _id _ids _destination _target""".split()  # noqa: SIM905
 )
-INVITED = frozenset({"participants", "attendees", "invitees", "guests", "members"})
-"""Parameters that share a new object with others."""
 _TEXTS = frozenset(
     """body text content contents message subject title description comment comments note notes
     summary caption html markdown data payload attachments file_content headers reason""".split()  # noqa: SIM905
