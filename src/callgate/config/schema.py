@@ -268,8 +268,32 @@ class RetentionTable(Table, frozen=True):
     """Older files with large output are deleted; 0: only with their session."""
     audit_days: Days = 0
     """Audit log files with only older lines are deleted; 0: only `[audit] keep` applies."""
+    undo_days: Days = 30
+    """Changes that are older can no longer be undone; 0: never deleted."""
+    undo_bytes: Annotated[int, msgspec.Meta(ge=0)] = 512 * 1024 * 1024
+    """Above this size of all stored files, the oldest changes are deleted; 0: never."""
     store_bytes: Annotated[int, msgspec.Meta(ge=0)] = 2 * 1024 * 1024 * 1024
     """Above this size the least recently used sessions are deleted; 0: never."""
+
+
+class UndoTable(Table, frozen=True):
+    """`[undo]`: the files that commands may change, and `callgate undo` can restore."""
+
+    file_bytes: Count = 16 * 1024 * 1024
+    """Maximum size of a file that is copied before a change. Removed files are stored as hard
+    links, without a limit, and holes do not count."""
+    call_bytes: Count = 512 * 1024 * 1024
+    """Maximum size of all stored files of one command."""
+    exclude: list[str] = []
+    """Names of directories, such as `"node_modules"`, in which files are not stored."""
+    unstorable: Literal["allow", "refuse"] = "allow"
+    """Whether a command may change a file that is not stored: too large, excluded or unreadable.
+    `"allow"`: the result names it. `"refuse"`: the command gets the error EDQUOT.
+    """
+    full_disk: Literal["allow", "refuse"] = "refuse"
+    """The same for a file that is not stored because the disk of the home is full. If the change
+    cannot even be noted, it is refused in both cases.
+    """
 
 
 class InstanceTable(Table, frozen=True):
@@ -467,6 +491,7 @@ class Settings(Table, frozen=True):
     durability: DurabilityTable = DurabilityTable()
     store: StoreTable = StoreTable()
     retention: RetentionTable = RetentionTable()
+    undo: UndoTable = UndoTable()
     instance: InstanceTable = InstanceTable()
     tools: ToolsTable = ToolsTable()
     sandbox: SandboxTable | Literal["off"] = SandboxTable()

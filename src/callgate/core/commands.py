@@ -67,6 +67,14 @@ class Preimages(msgspec.Struct, frozen=True, kw_only=True):
     max_file: int
     """Maximum size in bytes of a copy."""
     max_total: int
+    key: bytes | None = None
+    """Encrypts copies. It belongs to this command only."""
+    excluded: tuple[str, ...] = ()
+    """Names of directories whose files are not stored."""
+    strict: bool = False
+    """Whether changes of files that are not stored are refused."""
+    tolerant: bool = False
+    """Whether changes are permitted even if a full disk prevents the storing."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):

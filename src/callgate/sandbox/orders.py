@@ -88,6 +88,13 @@ class Preimages(TypedDict):
     max_file: int
     """The maximum size of a copy in bytes."""
     max_total: int
+    key: bytes | None
+    """Encrypts copies. It belongs to this command only."""
+    modules: str
+    """The directory of the module that encrypts; empty without a key."""
+    excluded: list[bytes]
+    strict: bool
+    tolerant: bool
 
 
 class Listener(TypedDict):

@@ -7,6 +7,8 @@ recorded like all others, so that an undo can be undone.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import structs
@@ -21,6 +23,7 @@ from callgate.core.errors import (
     ToolValidationError,
 )
 from callgate.core.local.environment import Environment, WorkspaceFiles, off_loop
+from callgate.core.local.preimages import Recorder
 from callgate.core.tools import CannotSucceed, ToolContext, ToolDefinition, ToolOutput
 from callgate.workspace.edits import diff
 from callgate.workspace.files import WorkspaceFileAPI
@@ -29,7 +32,7 @@ from callgate.workspace.undo import restoring
 from callgate.workspace.undo.history import SHOWN, CallHistory, History
 from callgate.workspace.undo.planning import Conflict, Plan, plan, take
 from callgate.workspace.undo.records import Change, Recorded, State, after_turn
-from callgate.workspace.undo.reverting import Reverter, refusal
+from callgate.workspace.undo.reverting import Reverter
 from callgate.workspace.undo.steps import Step
 from callgate.workspace.undo.timelines import from_call
 
@@ -173,7 +176,7 @@ class Undo:
     def _plan(self, files: WorkspaceFileAPI, changes: list[Change], input: dict[str, Any]) -> Plan:
         restoration = plan(files, self._history, changes, only_look=self._only_look)
         if input.get("others"):
-            lost = set(restoration.lost)
+            lost = {*restoration.lost, *self._used_by_running(restoration)}
             left = [each for each in restoration.steps if each.real not in lost]
             return restoration._replace(steps=left)
         if restoration.outside:
@@ -191,14 +194,36 @@ class Undo:
                     "partial_output": self._against(files, restoration),
                 },
             )
+        self._refuse_running(files, restoration)
         if restoration.lost:
+            why = "; ".join(dict.fromkeys(restoration.lost.values()))
             raise ToolExecutionError(
-                f"{_listed(files, restoration.lost)} not stored (too large or too old);"
-                " nothing was undone",
+                f"{_listed(files, list(restoration.lost))} not stored ({why}); nothing was undone",
                 reason="not_kept",
                 details={"files": [_name(files, each) for each in restoration.lost]},
             )
         return restoration
+
+    def _refuse_running(self, files: WorkspaceFileAPI, restoration: Plan) -> None:
+        used = self._used_by_running(restoration)
+        if used:
+            names = _listed(files, list(used))
+            calls = ", ".join(dict.fromkeys(used.values()))
+            raise ToolExecutionError(
+                f"{names} being changed by the running call {calls}; nothing was undone. Wait until"
+                " it ends, or stop it",
+                reason="in_use",
+                details={"files": [_name(files, each) for each in used]},
+            )
+
+    def _used_by_running(self, restoration: Plan) -> dict[str, str]:
+        """Return the paths that a running command changed, each with its call."""
+        found: dict[str, str] = {}
+        for origin, paths in self._history.running() if restoration.steps else ():
+            for step in restoration.steps:
+                if any(each in paths for real in {step.real, step.target} for each in _above(real)):
+                    found.setdefault(step.real, origin.call)
+        return found
 
     def _carry_out(
         self, files: WorkspaceFileAPI, restoration: Plan, lines: list[str], touched: list[str]
@@ -224,22 +249,49 @@ class Undo:
         changes = files.changes
         if not isinstance(changes, CallHistory):
             raise ToolExecutionError("These files have no history", reason="no_history")
-        with changes.recording(["/"]) as recorder:
-            reverter = Reverter(files, self._history, restoration.steps, recorder)
-            try:
+        recorder = reverter = None
+        try:
+            with changes.recording(["/"]) as recorder:
+                reverter = Reverter(files, self._history, restoration.steps, recorder)
                 reverter.run()
-            except (ToolError, OSError) as error:
-                done = ", ".join(shown(_name(files, step.target)) for step, _ in reverter.done)
+        except (ToolError, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) else None
+            reason = f"The undo failed ({why})" if why else str(error)
+            if self._is_taken_back(files, changes, recorder):
                 raise ToolExecutionError(
-                    f"{refusal(error, 'the path')} (undone before that: {done or 'nothing'})",
-                    reason="undo_incomplete",
-                    details={"files": [_name(files, step.target) for step, _ in reverter.done]},
+                    f"{reason}; nothing was undone", reason="undo_failed"
                 ) from error
+            finished = [] if reverter is None else reverter.done
+            names = [_name(files, step.target) for step, _ in finished]
+            raise ToolExecutionError(
+                f"{reason} (undone before that: {', '.join(map(shown, names)) or 'nothing'})",
+                reason="undo_incomplete",
+                details={"files": names},
+            ) from error
         for step, is_done in reverter.done:
             name = _name(files, step.target)
             lines.append(_describe_step(step, name, done=is_done))
             if is_done:
                 touched.append(name)
+
+    def _is_taken_back(
+        self, files: WorkspaceFileAPI, changes: CallHistory, recorder: Recorder | None
+    ) -> bool:
+        """Revert the changes of a failed undo. Returns whether all of them were reverted."""
+        if recorder is None or not recorder.has_changes:
+            return True
+        made = changes.recorded()
+        if not made:  # they cannot be listed before the disk has space again
+            return False
+        try:
+            back = plan(files, self._history, made, only_look=True)
+            if back.conflicts or back.lost or back.outside or back.swapped:
+                return False
+            with changes.recording(["/"]) as recorder:
+                Reverter(files, self._history, back.steps, recorder).run()
+        except (ToolError, OSError):
+            return False
+        return True
 
     def _described(self, files: WorkspaceFileAPI, restoration: Plan) -> str:
         """Describe the changes of the steps, as diffs."""
@@ -277,6 +329,13 @@ class Undo:
         if state is None or state.size > SHOWN:
             return None
         return restoring.content_of(files, real, SHOWN)
+
+
+def _above(real: str) -> Iterator[str]:
+    """Yield a path, and the directories above it."""
+    while len(real) > 1:
+        yield real
+        real = os.path.dirname(real)
 
 
 _NOTHING = "Nothing to undo: every file is already as it was before"

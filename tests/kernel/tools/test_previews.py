@@ -129,7 +129,7 @@ async def test_what_was_applied_can_be_undone(world: World, script: str) -> None
     apply(made, world.files())
     files = world.files("undo")
     found = plan(files, world.history, world.history.of_call("c1").changes)
-    assert (found.conflicts, found.lost, found.outside, found.swapped) == ([], [], [], [])
+    assert (found.conflicts, found.lost, found.outside, found.swapped) == ([], {}, [], [])
     for step in found.steps:
         take(files, world.history, step)
     assert state(world.root) == state(world.twin)

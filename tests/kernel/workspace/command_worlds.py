@@ -39,6 +39,8 @@ class CommandWorld:
         backend: str,
         bounds: Bounds = Bounds(),  # noqa: B008  # frozen
         hidden: tuple[str, ...] = (),
+        synced: bool = False,
+        key: bytes | None = None,
     ) -> None:
         self.root = base / "ws"
         home = base / "home"
@@ -54,7 +56,7 @@ class CommandWorld:
         self.problems = [each.problem for each in chosen if each.problem]
         if not self.problems:
             self.plan = choose(profiles.workspace(places), chosen)
-        self.history = History(str(home / ".callgate" / "undo"), bounds, synced=False)
+        self.history = History(str(home / ".callgate" / "undo"), bounds, synced=synced, key=lambda: key)
         self.broker = BrokerProcess()
         self._number = 0
 
@@ -93,7 +95,11 @@ class CommandWorld:
                 directory=directory,
                 roots=(str(self.root),),
                 max_file=bounds.limit,
-                max_total=bounds.max_total,
+                max_total=bounds.max_call,
+                key=self.history.command_key(os.path.basename(directory)),
+                excluded=bounds.excluded,
+                strict=bounds.strict,
+                tolerant=bounds.tolerant,
             ),
         )
         return await BrokerLauncher(self.broker, self.plan).start(command, heard)

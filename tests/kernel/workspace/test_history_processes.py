@@ -51,7 +51,7 @@ def undo(history: History, root: Path, *calls: str) -> None:
     files = by(history, root, "undo")
     changes = [change for call in calls for change in history.of_call(call).changes]
     plan = planning.plan(files, history, changes)
-    assert (plan.conflicts, plan.lost, plan.outside, plan.swapped) == ([], [], [], [])
+    assert (plan.conflicts, plan.lost, plan.outside, plan.swapped) == ([], {}, [], [])
     for step in plan.steps:
         planning.take(files, history, step)
 

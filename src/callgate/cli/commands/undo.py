@@ -29,6 +29,8 @@ from callgate.cli.ui.terminal import say
 from callgate.cli.ui.tty import open_tty
 from callgate.cli.ui.visible import visible
 from callgate.config.home import Home
+from callgate.config.load import load_user
+from callgate.config.undo_store import open_history
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import ToolError, ToolErrorClass, ToolRegistrationError
 from callgate.dispatch.permission.confirmations import arguments_text
@@ -49,7 +51,8 @@ _NAMED = 3
 
 
 def undo(options: Namespace) -> int:
-    history = History(os.path.join(Home.from_environment().path, "undo"))
+    home = Home.from_environment()
+    history = open_history(home, load_user(home)[0])
     try:
         history.settle_unfinished()
         arguments = _arguments(options, history)

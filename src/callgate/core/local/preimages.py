@@ -2,10 +2,10 @@
 
     Recorder --- line, appended ---> log
         |
-        +--- open descriptor ---> Store: link or copy ---> files L1, C2, ...
+        +--- open descriptor ---> `preimage_store`: link or copy ---> files L1, C2, ...
 
-- A line is in the log before its change begins. The line of a change that failed is withdrawn.
-  So after a crash at most the last line may describe a change that was not made.
+- A line is in the log before its change begins. The lines of a change that failed are cut off. So
+  after a crash at most the last line may describe a change that was not made.
 - A removed or replaced file is stored by a hard link, which needs no copy and preserves its inode.
   On another file system it is copied.
 - A content is copied before the first open for writing, once for each inode. Structural changes are
@@ -15,17 +15,20 @@
   reached its bound. A file above the bounds is named in its line, with the reason, and the change
   proceeds.
 
-A line is a length, then fields separated by zero bytes; the first one names the change
+A line is a length, a checksum, then fields separated by zero bytes; the first one names the change
 (`workspace/undo/preimage_logs` reads them). The broker imports this: no msgspec.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import fcntl
 import os
 import stat
 import struct
+import zlib
+
+from callgate.core.local.preimage_store import REASON
 
 TYPE_CHECKING = False  # without `typing`, which is slow to load
 if TYPE_CHECKING:
@@ -52,7 +55,8 @@ if TYPE_CHECKING:
         def copy(self, file: int) -> bytes: ...
 
 
-LENGTH = struct.Struct("<I")
+HEAD = struct.Struct("<II")
+"""The length of a line, and its checksum: after a power cut, a part of the log may be missing."""
 BEGIN, NEW, GONE, MOVED, SWAPPED, LINKED = (
     b"begin",
     b"new",
@@ -61,12 +65,10 @@ BEGIN, NEW, GONE, MOVED, SWAPPED, LINKED = (
     b"swapped",
     b"linked",
 )
-BODY, MODE, ATTRIBUTE, WITHDRAWN, END = b"body", b"mode", b"attribute", b"withdrawn", b"end"
+BODY, MODE, ATTRIBUTE, END = b"body", b"mode", b"attribute", b"end"
 FILE, DIRECTORY, LINK, OTHER = b"f", b"d", b"l", b"o"
 OWN = b""
 """In place of a stored file: the command created the file itself."""
-REASON = b"!"
-"""Prefix of the reason for which a file is not stored."""
 NOWHERE = b""
 """In place of the path of a file whose name is not known."""
 LOG = "log"
@@ -74,107 +76,6 @@ LONGEST_LOG = 128 * 1024 * 1024
 """Maximum size in bytes of a log: about a million changes. Its reader needs several times as much
 memory, and a command that only renames a file could fill the disk with it."""
 _DELETED = b" (deleted)"
-
-_CLONE = 0x40049409
-"""FICLONE"""
-_BLOCK = 1024 * 1024
-_HOLDS_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-
-
-class Store:
-    """Stores files in the directory of one command. Not among the mounts of the command."""
-
-    def __init__(self, directory: str, max_file: int, max_total: int) -> None:
-        self._directory = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._max_file = max_file
-        self._left = max_total
-        self._count = 0
-
-    def close(self) -> None:
-        os.close(self._directory)
-
-    def link(self, file: int, path: bytes) -> bytes:
-        """Store an open file with its inode, else its content. Returns the name or a reason."""
-        facts = os.fstat(file)
-        size = facts.st_blocks * 512 if facts.st_nlink == 1 else 0
-        if size > self._left:
-            return REASON + b"the bound of stored files is reached"
-        self._count += 1
-        name = b"L%d" % self._count
-        if self._link(file, name) or self._link_by_path(facts, path, name):
-            self._left -= size
-            return name
-        return self.copy(file)
-
-    def _link(self, file: int, name: bytes) -> bool:
-        try:
-            os.link(b"/proc/self/fd/%d" % file, name, dst_dir_fd=self._directory)
-        except OSError as error:
-            if error.errno in _HOLDS_NO_SPACE:
-                raise
-            return False
-        return True
-
-    def _link_by_path(self, facts: os.stat_result, path: bytes, name: bytes) -> bool:
-        """Store a file that was opened through a mount of the command, through our own."""
-        try:
-            ours = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            here = os.fstat(ours)
-            is_same = (here.st_dev, here.st_ino) == (facts.st_dev, facts.st_ino)
-            return is_same and self._link(ours, name)
-        finally:
-            os.close(ours)
-
-    def copy(self, file: int) -> bytes:
-        """Store the content of an open file. Returns the name or a reason."""
-        try:
-            source = os.open(b"/proc/self/fd/%d" % file, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            return REASON + os.strerror(error.errno or 0).encode()
-        try:
-            return self._copy(source)
-        finally:
-            os.close(source)
-
-    def _copy(self, source: int) -> bytes:
-        size = os.fstat(source).st_size
-        self._count += 1
-        name = b"C%d" % self._count
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        target = os.open(name, flags, 0o600, dir_fd=self._directory)
-        try:
-            if _shares_blocks(source, target):
-                return name
-            if size > self._max_file:
-                reason = b"larger than %d bytes" % self._max_file
-            elif size > self._left:
-                reason = b"the bound of stored files is reached"
-            else:
-                missing = size  # a growing file must not exceed the bounds
-                while missing and (block := os.read(source, min(_BLOCK, missing))):
-                    _write(target, block)
-                    missing -= len(block)
-                self._left -= size
-                return name
-        except BaseException:
-            os.unlink(name, dir_fd=self._directory)
-            raise
-        finally:
-            os.close(target)
-        os.unlink(name, dir_fd=self._directory)
-        return REASON + reason
-
-
-def _shares_blocks(source: int, target: int) -> bool:
-    """Let a new file share the blocks of another one, where the file system can."""
-    try:
-        fcntl.ioctl(target, _CLONE, source)
-    except OSError:
-        return False
-    return True
 
 
 class Recorder:
@@ -185,8 +86,12 @@ class Recorder:
         roots: list[bytes],
         log: int,
         store: Stores | None,
+        excluded: frozenset[bytes] = frozenset(),
     ) -> None:
-        """`log` is open for appending. No roots: record and store nothing."""
+        """`log` is open for appending, and empty. No roots: record and store nothing. `excluded`:
+        names of directories whose files are not stored."""
+        self._excluded = excluded
+        self._has_begun = False
         self._roots = tuple(root.rstrip(b"/") + b"/" for root in roots)
         self._log = log
         self._length = 0
@@ -196,6 +101,11 @@ class Recorder:
         self._copied: set[tuple[int, int]] = set()
         self._modes: set[tuple[int, int]] = set()
         self._attributes: set[tuple[int, int, bytes]] = set()
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether the log has lines about changes."""
+        return self._length > HEAD.size + len(BEGIN)
 
     def covers(self, path: bytes) -> bool:
         return path.startswith(self._roots)
@@ -259,9 +169,7 @@ class Recorder:
         inode = (facts.st_dev, facts.st_ino)
         if inode in self._created or inode in self._copied:
             return NOTHING
-        assert self._store is not None
-        self._ensure_room()
-        stored = self._store.copy(file)
+        stored = self._stored(file, path, is_removed=False)
         line = (BODY, _present(path, facts), *_facts(facts), stored)
         return self._noted([line], lambda: self._copied.add(inode))
 
@@ -288,13 +196,24 @@ class Recorder:
         return self._noted([line], lambda: self._attributes.add(change))
 
     def begin(self) -> None:
-        """Note that all changes from here on are recorded."""
+        """Note that all changes from here on are recorded. On a full disk the first change notes
+        it, or is refused."""
         if self._roots:
-            self._append([(BEGIN,)])
+            with contextlib.suppress(OSError):
+                self._append([])
 
     def end(self) -> None:
         if self._roots:
-            self._append([(END,)])
+            with contextlib.suppress(OSError):
+                self._append([(END,)])
+
+    def _stored(self, file: int, path: bytes, *, is_removed: bool) -> bytes:
+        """Store an open file. Returns its name in the store, or a reason."""
+        assert self._store is not None
+        self._ensure_room()
+        if self._excluded and not self._excluded.isdisjoint(path.split(b"/")):
+            return REASON + b"in a directory that `[undo] exclude` names"
+        return self._store.link(file, path) if is_removed else self._store.copy(file)
 
     def _deletion(self, at: Place) -> tuple[list[tuple[bytes, ...]], Callable[[], None]]:
         """Store a file before it loses a name. Returns its lines, and a function for the end."""
@@ -306,11 +225,9 @@ class Recorder:
         if kind == LINK:
             target = os.readlink(at.name, dir_fd=at.parent)
         elif kind == FILE and inode not in self._created:
-            assert self._store is not None
-            self._ensure_room()
             file = at.open_existing()
             try:
-                stored = self._store.link(file, at.path)
+                stored = self._stored(file, at.path, is_removed=True)
             finally:
                 os.close(file)
         elif kind == OTHER:
@@ -335,35 +252,44 @@ class Recorder:
         if not lines:
             return NOTHING
         self._ensure_room()
+        before = self._length
         self._append(lines)
-        return Noted(self, len(lines), done)
+        return Noted(self, before, done)
 
     def _ensure_room(self) -> None:
         if self._length >= LONGEST_LOG:
             raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
-    def withdraw(self, count: int) -> None:
-        self._append([(WITHDRAWN, b"%d" % count)])
+    def cut(self, length: int) -> None:
+        """Remove the last lines: their change was not made. It needs no space on the disk."""
+        os.ftruncate(self._log, length)
+        self._length = length
 
     def _append(self, lines: list[tuple[bytes, ...]]) -> None:
         text = b""
-        for line in lines:
+        for line in lines if self._has_begun else [(BEGIN,), *lines]:
             content = b"\0".join(line)
-            text += LENGTH.pack(len(content)) + content
-        _write(self._log, text)
+            text += HEAD.pack(len(content), zlib.crc32(content)) + content
+        try:
+            _write(self._log, text)
+        except OSError:
+            self.cut(self._length)  # a part of a line would hide all lines after it
+            raise
+        self._has_begun = True
         self._length += len(text)
 
 
 class Noted:
-    """Lines about the change in this context. A failure withdraws them."""
+    """Lines about the change in this context. A failure removes them."""
 
-    __slots__ = ("_count", "_done", "_recorder")
+    __slots__ = ("_before", "_done", "_recorder")
 
     def __init__(
-        self, recorder: Recorder | None, count: int, done: Callable[[], object] | None
+        self, recorder: Recorder | None, before: int, done: Callable[[], object] | None
     ) -> None:
+        """`before`: the length of the log without the lines."""
         self._recorder = recorder
-        self._count = count
+        self._before = before
         self._done = done
 
     def __enter__(self) -> None:
@@ -378,7 +304,7 @@ class Noted:
         if self._recorder is None:
             return
         if kind is not None:
-            self._recorder.withdraw(self._count)
+            self._recorder.cut(self._before)
         elif self._done is not None:
             self._done()
 

@@ -9,19 +9,22 @@ Loaded with the first command of a call, because most calls start none.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from callgate.core.commands import Command, CommandChanges, Exit, Launcher, OnOutput, Running
 from callgate.core.commands import Preimages as Stored
+from callgate.core.errors import ToolExecutionError
 from callgate.dispatch.commands.launchers import WrappedRunning
 from callgate.sandbox.plans import Plan
 from callgate.workspace.undo.command_changes import ChangeSet
 from callgate.workspace.undo.history import History
 from callgate.workspace.undo.records import Change, Origin
+
+_log = logging.getLogger("callgate.history")
 
 _MOST_LISTED = 1_000
 """Maximum files of moved directories that are listed."""
@@ -49,20 +52,31 @@ class RecordingLauncher:
     async def start(self, command: Command, on_output: OnOutput) -> Running:
         if command.stdin is not None:  # a host or server, which serves many calls
             return await self._around.start(command, on_output)
-        directory = self._history.begin_command(self._origin)
+        try:
+            directory = self._history.begin_command(self._origin, self._roots)
+        except OSError as error:
+            raise ToolExecutionError(
+                f"The history of changes cannot be written ({error.strerror or error}),"
+                " so the command is not started",
+                reason="undo_unwritable",
+                underlying=error,
+            ) from error
         bounds = self._history.bounds
         stored = Stored(
             directory=directory,
             roots=self._roots,
             max_file=bounds.limit,
-            max_total=bounds.max_total,
+            max_total=bounds.max_call,
+            key=self._history.command_key(os.path.basename(directory)),
+            excluded=bounds.excluded,
+            strict=bounds.strict,
+            tolerant=bounds.tolerant,
         )
         try:
             command = msgspec.structs.replace(command, preimages=stored)
             running = await self._around.start(command, on_output)
         except BaseException:
-            shutil.rmtree(directory, ignore_errors=True)
-            self._history.release(directory)
+            self._history.discard(directory)
             raise
         return _Recorded(running, self._history, self._origin, directory)
 
@@ -86,7 +100,11 @@ class _Recorded(WrappedRunning):
         return msgspec.structs.replace(ended, changes=changes)
 
     def _settle(self) -> CommandChanges:
-        found = self._history.settle(self._directory, self._origin)
+        try:
+            found = self._history.settle(self._directory, self._origin)
+        except OSError as error:
+            _log.error("the changes of a command are listed later: %s", error)
+            return CommandChanges(is_recorded=False)
         return listed(found, os.path.realpath(self._origin.directory))
 
 

@@ -22,7 +22,6 @@ At most one read of the store is in flight, and its result counts for `FRESH_S`.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -323,9 +322,12 @@ class Context:
 
     @cached_property
     def history(self) -> History:
-        from callgate.workspace.undo.history import History  # lazy: as above  # noqa: PLC0415
+        from callgate.config.home import Home  # lazy: as above  # noqa: PLC0415
+        from callgate.config.load import load_user  # lazy: as above  # noqa: PLC0415
+        from callgate.config.undo_store import open_history  # lazy: as above  # noqa: PLC0415
 
-        return History(os.path.join(self.served.home, "undo"))
+        home = Home(self.served.home)
+        return open_history(home, load_user(home)[0])
 
     @cached_property
     def readiness(self) -> Readiness:

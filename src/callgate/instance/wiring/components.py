@@ -70,7 +70,7 @@ def make_dispatcher(
     """`save` writes an `always` answer to the user's settings."""
     limits = settings.limits
     synced = settings.durability.files == "synced"
-    history = cache(partial(_open_history, home, synced))
+    history = cache(partial(_open_history, home, settings))
     files = CallFiles(policies, home.path, history=history, synced=synced)
     acp = settings.table("acp")
     environments = Environments(
@@ -105,10 +105,10 @@ def make_dispatcher(
     )
 
 
-def _open_history(home: Home, synced: bool) -> History:
-    from callgate.workspace.undo.history import History  # lazy: once a call may change a file  # noqa: PLC0415
+def _open_history(home: Home, settings: Settings) -> History:
+    from callgate.config.undo_store import open_history  # lazy: once a call may change a file  # noqa: PLC0415
 
-    return History(os.path.join(home.path, "undo"), synced=synced)
+    return open_history(home, settings)
 
 
 async def _preview(

@@ -172,6 +172,7 @@ class Broker:
         read-only."""
         if "preimages" not in order:
             return None
+        preimages.prepare(order["preimages"])
         log = preimages.open_log(order["preimages"])
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:

@@ -144,7 +144,20 @@ def _preimages(command: Command, plan: Plan) -> Preimages | None:
         roots=[os.fsencode(root) for root in roots],
         max_file=wanted.max_file,
         max_total=wanted.max_total,
+        key=wanted.key,
+        modules="" if wanted.key is None else _modules(),
+        excluded=[os.fsencode(name) for name in wanted.excluded],
+        strict=wanted.strict,
+        tolerant=wanted.tolerant,
     )
+
+
+def _modules() -> str:
+    """Return the directory that contains the package `cryptography`, which the broker, without the
+    installed packages on its path, does not find."""
+    import cryptography  # lazy: only with a key  # noqa: PLC0415
+
+    return os.path.dirname(os.path.dirname(os.path.abspath(cryptography.__file__)))
 
 
 def _listener(plan: Plan, *, records: bool) -> Listener | None:

@@ -15,14 +15,29 @@ import errno
 import fcntl
 import os
 import socket
+import sys
 
-from callgate.core.local.preimages import LOG, Store
+from callgate.core.local.preimage_store import Store
+from callgate.core.local.preimages import LOG
 
 TYPE_CHECKING = False  # without `typing`, which is slow to load
 if TYPE_CHECKING:
     from callgate.sandbox.orders import Preimages
 
 _LONGEST_REQUEST = 8192
+
+
+def prepare(order: Preimages) -> None:
+    """Load the module that encrypts, once for all commands of the broker."""
+    if order["key"] is None:
+        return
+    sys.path.append(order["modules"])
+    try:
+        import cryptography.hazmat.primitives.ciphers.aead  # lazy: only with a key  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise OSError(errno.ENOSYS, str(error)) from error
+    finally:
+        sys.path.remove(order["modules"])
 
 
 def open_log(order: Preimages) -> int:
@@ -36,7 +51,14 @@ def open_log(order: Preimages) -> int:
 
 def serve(order: Preimages, channel: socket.socket) -> None:
     """Store files for a performing thread, until it closes its end."""
-    store = Store(order["directory"], order["max_file"], order["max_total"])
+    store = Store(
+        order["directory"],
+        order["max_file"],
+        order["max_total"],
+        key=order["key"],
+        strict=order["strict"],
+        tolerant=order["tolerant"],
+    )
     while True:
         try:
             request, descriptors, _, _ = socket.recv_fds(channel, _LONGEST_REQUEST, 1)

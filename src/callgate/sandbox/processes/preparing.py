@@ -128,7 +128,8 @@ def _recorder(order: Order, storing: tuple[socket.socket, int] | None) -> Record
     if storing is None or "preimages" not in order:
         return Recorder([], -1, None)
     channel, log = storing
-    return Recorder(order["preimages"]["roots"], log, RemoteStore(channel))
+    wanted = order["preimages"]
+    return Recorder(wanted["roots"], log, RemoteStore(channel), frozenset(wanted["excluded"]))
 
 
 def _own_tmp(order: Order) -> OwnTmp | None:

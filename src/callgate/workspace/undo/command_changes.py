@@ -3,31 +3,34 @@
     undo/open/<call>.<session>.<moment>/    log, origin and stored files, while the command runs
     undo/files/<call>.<session>.<moment>/   the stored files, when the changes are in `undo/calls`
 
-A directory that remains in `open` belongs to a command whose callgate was killed. It is locked as
-long as callgate or the command's keeper lives. The next reader of the history settles it
-(`settle`). Settling twice has the same result, because the times of the changes come from the log.
+The next reader of the history settles a directory that a killed callgate left in `open`
+(`open_commands`). Settling twice has the same result, because the times of the changes come from
+the log. After a restart of the machine, stored contents are checked, and files that changed
+without a line in the log are named.
 """
 
 from __future__ import annotations
 
-import fcntl
+import itertools
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from hashlib import sha256
 from typing import NamedTuple
 
 import msgspec
 
 from callgate.core.local import preimages
-from callgate.core.local.disk import make_private_directory
+from callgate.core.local.preimage_store import REASON, content_parts, is_complete, path_of
 from callgate.workspace.noting import Kind
 from callgate.workspace.paths import opening
 from callgate.workspace.undo import preimage_logs
+from callgate.workspace.undo.open_commands import is_of_earlier_boot, moment_of
 from callgate.workspace.undo.preimage_logs import Node, Slot
 from callgate.workspace.undo.records import (
     PIPE,
     Change,
+    Key,
     Origin,
     State,
     digest_of,
@@ -38,7 +41,6 @@ from callgate.workspace.undo.records import (
 
 HASHED = 16 * 1024 * 1024
 """Maximum size of a file that is compared by its content, otherwise by inode, size and time."""
-_ORIGIN = "origin"
 
 
 class ChangeSet(NamedTuple):
@@ -51,44 +53,8 @@ class ChangeSet(NamedTuple):
     """False: the system offers no listener, so the changes are unknown."""
 
 
-def begin(open_directory: str, name: str, origin: Origin) -> tuple[str, int]:
-    """Create the directory of a command's pre-images. Returns it, and a descriptor that locks it
-    for its owner."""
-    directory = os.path.join(open_directory, name)
-    with opening():
-        make_private_directory(open_directory, synced=False)
-        os.mkdir(directory, 0o700)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        file = os.open(os.path.join(directory, _ORIGIN), flags, 0o600)
-    fcntl.flock(file, fcntl.LOCK_SH)
-    os.write(file, msgspec.json.encode(origin))
-    return directory, file
-
-
-def origin_of(directory: str) -> Origin | None:
-    """Return the author of the changes in a directory; None if it is unreadable."""
-    try:
-        with opening(), open(os.path.join(directory, _ORIGIN), "rb") as file:
-            return msgspec.json.decode(file.read(), type=Origin)
-    except (OSError, ValueError, RecursionError):
-        return None
-
-
-def is_in_use(directory: str) -> bool:
-    """Whether a keeper may still append to the log in a directory, or callgate settles it."""
-    for name in (_ORIGIN, preimages.LOG):
-        try:
-            with opening(), open(os.path.join(directory, name), "rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            continue
-    return False
-
-
-def collect(directory: str, origin: Origin) -> ChangeSet:
-    """Return the changes in a log. Blocks."""
+def collect(directory: str, origin: Origin, key: Key) -> ChangeSet:
+    """Return the changes in a log. `key`: of its encrypted copies. Blocks."""
     path = os.path.join(directory, preimages.LOG)
     try:
         with opening(), open(path, "rb") as log:
@@ -96,19 +62,59 @@ def collect(directory: str, origin: Origin) -> ChangeSet:
     except FileNotFoundError:
         return ChangeSet([], is_recorded=False)
     lines, has_begun, has_ended = preimage_logs.read(content)
-    if not has_begun:
+    is_doubtful = is_of_earlier_boot(directory)
+    if not has_begun and not is_doubtful:
         return ChangeSet([], is_recorded=False)
     if not has_ended:
         lines = preimage_logs.lines_made(lines, _status)
-    collector = _Collector(directory)
+    collector = _Collector(directory, key, is_doubtful=is_doubtful)
     changes: list[Change] = []
     unkept: list[tuple[str, str]] = []
+    began_ns = moment_of(directory)
     for slot, before, after in collector.states(preimage_logs.net(lines)):
         at = ended_ns + len(changes)
-        changes.append(_change(origin, slot, before, after, at, ended_ns))
+        change = _change(origin, slot, before, after, at, ended_ns)
+        changes.append(msgspec.structs.replace(change, began=began_ns))
         if before is not None and before.why is not None:
             unkept.append((changes[-1].real, before.why))
+    if is_doubtful and not has_ended:
+        known = {real for each in changes for real in (each.real, each.first_place)}
+        for change in unrecorded(origin, began_ns - _CLOCK_NS, ended_ns + len(changes), known):
+            changes.append(change)
+            unkept.append((change.real, _UNRECORDED))
     return ChangeSet(changes, unkept)
+
+
+_UNRECORDED = "changed before a power failure, which lost the record"
+_MOST_SEARCHED = 200_000
+_CLOCK_NS = 20_000_000
+"""Times of files are rounded down to ticks of the system."""
+
+
+def unrecorded(
+    origin: Origin, began_ns: int, at: int, known: Collection[str | None]
+) -> Iterator[Change]:
+    """Yield the files that changed since a command began, and that no line of its log names. After
+    a power failure, lines may be missing: directories may contain such changes, too."""
+    root = os.path.realpath(origin.directory)
+    paths = (
+        os.path.join(directory, name)
+        for directory, directories, names in os.walk(root)
+        for name in (*directories, *names)
+    )
+    for path in itertools.chain([root], itertools.islice(paths, _MOST_SEARCHED)):
+        facts = _status(os.fsencode(path))
+        if facts is None or path in known or facts.st_ctime_ns < began_ns:
+            continue
+        at += 1
+        yield Change(
+            origin=origin,
+            path=os.fsencode(path),
+            before=State("file", 0o600, why=_UNRECORDED),
+            after=_present(os.fsencode(path), facts),
+            at=at,
+            group=at,
+        )
 
 
 def _change(
@@ -134,8 +140,11 @@ def _change(
 class _Collector:
     """Looks at the paths of a command's changes after its end."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, key: Key, *, is_doubtful: bool) -> None:
+        """`is_doubtful`: whether the machine may have lost stored files."""
         self._directory = directory
+        self._key = key
+        self._is_doubtful = is_doubtful
         self._name = os.path.basename(directory)
 
     def states(self, slots: Iterable[Slot]) -> Iterator[tuple[Slot, State | None, State | None]]:
@@ -195,7 +204,7 @@ class _Collector:
         is_held = stored is not None and is_linked(stored)
         return _with(
             state,
-            node=state.node if node.names or is_held else None,
+            ended=node.has_ended and not is_held,
             body=body,
             stored=stored,
             sha256=hashed,
@@ -207,15 +216,26 @@ class _Collector:
         """Return a stored file, or the reason for which it is not stored."""
         if not name:
             return None, None
-        if name.startswith(preimages.REASON):
+        if name.startswith(REASON):
             return None, name[1:].decode(errors="replace")
-        return f"{self._name}/{name.decode()}", None
+        text = name.decode()
+        if self._is_doubtful and not is_complete(self._directory, text):
+            return None, "its stored content was lost in a power failure"
+        return f"{self._name}/{text.partition(':')[0]}", None
 
     def _digest(self, stored: str | None, size: int) -> str | None:
         if stored is None or size > HASHED:
             return None
-        path = os.path.join(self._directory, os.path.basename(stored))
-        return _digest(path)
+        name = os.path.basename(stored)
+        try:
+            with opening(), open(path_of(self._directory, name), "rb", buffering=0) as file:
+                size, parts = content_parts(file.fileno(), name.encode(), self._key())
+                content = bytearray(size)
+                for offset, block in parts:
+                    content[offset : offset + len(block)] = block
+        except (OSError, ValueError):
+            return None
+        return sha256(content).hexdigest()
 
     def _after(self, slot: Slot, before: State | None) -> State | None:
         if slot.path is None:
@@ -223,34 +243,39 @@ class _Collector:
         facts = _status(slot.path)
         if facts is None:
             return None
-        kind = _kind(facts.st_mode)
-        node = node_of(kind, facts.st_dev, facts.st_ino)
         if slot.after is None:
             return None  # another program created it since
-        state = State(
-            kind,
-            stat.S_IMODE(facts.st_mode),
-            facts.st_size,
-            node=node,
-            mtime_ns=facts.st_mtime_ns,
-        )
+        state = _present(slot.path, facts)
         first = slot.after.facts
         is_from_elsewhere = not slot.after.is_new and not slot.after.first_names
-        if is_from_elsewhere and first is not None and kind == "file":
+        if is_from_elsewhere and first is not None and state.kind == "file":
             state = _with(
                 state,
                 first_mode=first.mode,
                 body=self._stored(slot.after.body)[0],
                 attributes=tuple(slot.after.attributes.items()),
             )
-        if stat.S_ISFIFO(facts.st_mode):
-            return _with(state, target=PIPE)
-        if state.kind == "link":
-            link = os.readlink(slot.path)
-            return _with(state, target=link, sha256=sha256(link).hexdigest())
         if state.kind != "file" or facts.st_size > HASHED:
             return state
         return _with(state, sha256=_digest(os.fsdecode(slot.path)))
+
+
+def _present(path: bytes, facts: os.stat_result) -> State:
+    """Return the present state of a path, without the hash of a file's content."""
+    kind = _kind(facts.st_mode)
+    state = State(
+        kind,
+        stat.S_IMODE(facts.st_mode),
+        facts.st_size,
+        node=node_of(kind, facts.st_dev, facts.st_ino),
+        mtime_ns=facts.st_mtime_ns,
+    )
+    if stat.S_ISFIFO(facts.st_mode):
+        return _with(state, target=PIPE)
+    if kind != "link":
+        return state
+    link = os.readlink(path)
+    return _with(state, target=link, sha256=sha256(link).hexdigest())
 
 
 def _is_unchanged(before: State | None, after: State | None) -> bool:
@@ -295,15 +320,3 @@ def _digest(path: str) -> str | None:
         return digest_of(file)
     finally:
         os.close(file)
-
-
-def unfinished(open_directory: str) -> Iterator[str]:
-    """Yield the directories of commands that were not settled and no longer run."""
-    try:
-        names = sorted(os.listdir(open_directory))
-    except FileNotFoundError:
-        return
-    for name in names:
-        directory = os.path.join(open_directory, name)
-        if not is_in_use(directory):
-            yield directory

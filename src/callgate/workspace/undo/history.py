@@ -20,9 +20,9 @@ recorded.
 from __future__ import annotations
 
 import fcntl
+import hmac
 import os
 import re
-import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -37,17 +37,20 @@ from callgate.core.local.disk import (
     make_private_directory,
     sync_directory,
     sync_file,
+    sync_tree,
 )
-from callgate.core.local.preimages import LOG, Recorder, Store
+from callgate.core.local.preimage_store import Store, content_parts, path_of
+from callgate.core.local.preimages import LOG, Recorder
 from callgate.workspace.noting import Standing, Withdraw
 from callgate.workspace.paths import opening
-from callgate.workspace.undo import command_changes
+from callgate.workspace.undo import command_changes, open_commands, other_disks
 from callgate.workspace.undo.command_changes import ChangeSet
 from callgate.workspace.undo.pruning import FRESH_S, Bounds, Pruning, size_of
 from callgate.workspace.undo.records import (
     PIPE,
     Blobs,
     Change,
+    Key,
     Line,
     Origin,
     Recorded,
@@ -67,6 +70,10 @@ SHOWN = 1024 * 1024
 """Size in bytes up to which the new content is stored, too, to show later changes by others."""
 
 
+Parts = tuple[int, Iterator[tuple[int, bytes]]]
+"""The size of a content, and its parts: offset and data."""
+
+
 class History:
     """The history in one directory. Any number of processes may use it concurrently."""
 
@@ -76,10 +83,12 @@ class History:
         bounds: Bounds = Bounds(),  # noqa: B008  # frozen
         *,
         synced: bool = True,
+        key: Key = lambda: None,
     ) -> None:
-        """If not `synced`, no operation waits for the disk."""
+        """If not `synced`, no operation waits for the disk. `key` encrypts stored copies."""
         self.bounds = bounds
-        self.blobs = Blobs(os.path.join(directory, "blobs"), synced=synced)
+        self._key = key
+        self.blobs = Blobs(os.path.join(directory, "blobs"), synced=synced, key=key)
         self._synced = synced
         self._calls = os.path.join(directory, "calls")
         self._open = os.path.join(directory, "open")
@@ -132,12 +141,23 @@ class History:
         if name is None:
             return self.blobs.read(state.sha256) if state.kept and state.sha256 else None
         try:
-            with opening(), open(self.stored_path(name), "rb") as file:
-                content = file.read()
-        except OSError:
+            with self.stored_parts(name) as (size, parts):
+                content = bytearray(size)
+                for offset, block in parts:
+                    content[offset : offset + len(block)] = block
+        except (OSError, ValueError):
             return None
         is_intact = state.sha256 is None or sha256(content).hexdigest() == state.sha256
-        return content if is_intact else None
+        return bytes(content) if is_intact else None
+
+    @contextmanager
+    def stored_parts(self, name: str) -> Iterator[Parts]:
+        """Return the size of a stored file, and its parts without holes. Raises `OSError`, or
+        `ValueError` for a damaged file."""
+        directory, _, stored = name.partition("/")
+        with opening(), open(self.stored_path(name), "rb", buffering=0) as file:
+            key = self.command_key(directory) if stored.startswith("S") else None
+            yield content_parts(file.fileno(), stored.encode(), key)
 
     def has(self, state: State) -> bool:
         """Whether a state can be restored without a file of the workspace."""
@@ -152,22 +172,38 @@ class History:
 
     def stored_path(self, name: str) -> str:
         """Return the path of a stored file of a state."""
-        return os.path.join(self.stored_files, name)
+        directory, _, stored = name.partition("/")
+        return path_of(os.path.join(self.stored_files, directory), stored)
+
+    def command_key(self, name: str) -> bytes | None:
+        """Return the key for the copies of one command; None if no key is set."""
+        key = self._key()
+        return None if key is None else hmac.digest(key, b"command:" + name.encode(), "sha256")
 
     # --- commands -----------------------------------------------------------------------------
 
-    def begin_command(self, origin: Origin) -> str:
-        """Create the directory for the pre-images of one command."""
+    def begin_command(self, origin: Origin, roots: Sequence[str] = ()) -> str:
+        """Create the directory for the pre-images of one command, which may write to `roots`."""
         name = f"{_plain(origin.call)}.{_plain(origin.session)}.{self.moment()}"
-        directory, lock = command_changes.begin(self._open, name, origin)
+        directory, lock = open_commands.begin(self._open, name, origin, roots)
         self._locks[directory] = lock
         return directory
+
+    def discard(self, directory: str) -> None:
+        """Remove the directory of a command that did not start."""
+        other_disks.remove(directory)
+        self.release(directory)
 
     def release(self, directory: str) -> None:
         """Let other processes settle the changes of a command."""
         lock = self._locks.pop(directory, None)
         if lock is not None:
             os.close(lock)
+
+    def forget(self) -> None:
+        """Let other processes settle the changes of all commands of this one."""
+        for directory in list(self._locks):
+            self.release(directory)
 
     def settle(self, directory: str, origin: Origin) -> ChangeSet:
         """Store the changes of a command that has ended. Idempotent. Blocks."""
@@ -177,25 +213,35 @@ class History:
             self.release(directory)
 
     def _settle(self, directory: str, origin: Origin) -> ChangeSet:
-        found = command_changes.collect(directory, origin)
+        name = os.path.basename(directory)
+        found = command_changes.collect(directory, origin, lambda: self.command_key(name))
         if found.changes:
-            self._append(origin, found.changes, durable=False)
+            if self._synced:
+                sync_tree(directory)
+            self._append(origin, found.changes, durable=True)
+        if any(map(_has_stored, found.changes)):
             with opening():
                 make_private_directory(self.stored_files, synced=self._synced)
-                os.rename(directory, self.stored_path(os.path.basename(directory)))
-            self._pruning.added(size_of(self.stored_path(os.path.basename(directory))))
+                os.rename(directory, os.path.join(self.stored_files, name))
+                if self._synced:
+                    sync_directory(self.stored_files)
+            self._pruning.added(size_of(os.path.join(self.stored_files, name)))
         else:
-            shutil.rmtree(directory, ignore_errors=True)
+            other_disks.remove(directory)
         return found
+
+    def running(self) -> list[tuple[Origin, frozenset[str]]]:
+        """Return the running commands, each with the paths that it changed so far."""
+        return list(open_commands.running(self._open))
 
     def settle_unfinished(self) -> None:
         """Store the changes of commands whose callgate was killed."""
-        for directory in command_changes.unfinished(self._open):
-            origin = command_changes.origin_of(directory)
+        for directory in open_commands.unfinished(self._open):
+            origin = open_commands.origin_of(directory)
             if origin is not None:
                 self.settle(directory, origin)
             elif time.time() - os.stat(directory).st_mtime > FRESH_S:
-                shutil.rmtree(directory, ignore_errors=True)
+                other_disks.remove(directory)
 
     def prune(self) -> None:
         """Delete contents beyond the limits of age and size now."""
@@ -269,6 +315,10 @@ class CallHistory:
     def limit(self) -> int:
         return self._history.bounds.limit
 
+    def recorded(self) -> list[Change]:
+        """Return the changes of the call so far."""
+        return self._history.of_call(self._origin.call).changes
+
     @contextmanager
     def recording(self, roots: Sequence[str]) -> Iterator[Recorder]:
         """Record the changes in a block as changes of one command."""
@@ -277,7 +327,9 @@ class CallHistory:
         with opening():
             log = os.open(os.path.join(directory, LOG), _APPEND, 0o600)
         fcntl.flock(log, fcntl.LOCK_SH)
-        store = Store(directory, history.bounds.max_file, history.bounds.max_total)
+        bounds = history.bounds
+        key = history.command_key(os.path.basename(directory))
+        store = Store(directory, bounds.limit, bounds.max_call, key=key)
         recorder = Recorder(list(map(os.fsencode, roots)), log, store)
         try:
             recorder.begin()
@@ -333,6 +385,10 @@ class CallHistory:
             self._history.append(self._origin, Withdrawn(at), durable=False)
         except OSError:
             pass  # an undo finds the previous file, and leaves it unchanged
+
+
+def _has_stored(change: Change) -> bool:
+    return any(state and (state.body or state.stored) for state in (change.before, change.after))
 
 
 def _state(standing: Standing, most: int) -> State:

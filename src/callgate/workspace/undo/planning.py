@@ -6,7 +6,7 @@ changes -> tracks (`tracks`) -> one step each (`steps`) -> contents available? -
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from callgate.core.errors import ToolError, WorkspaceEscapeError
@@ -34,7 +34,14 @@ from callgate.workspace.undo.steps import (
     shared_by_node,
     step_to,
 )
-from callgate.workspace.undo.tracks import Track, removed_nodes, traced
+from callgate.workspace.undo.tracks import (
+    Track,
+    distinguished,
+    removed_nodes,
+    simultaneous,
+    traced,
+    with_devices,
+)
 
 
 class Conflict(NamedTuple):
@@ -48,8 +55,8 @@ class Plan(NamedTuple):
     steps: list[Step]
     """In executable order."""
     conflicts: list[Conflict]
-    lost: list[str]
-    """Paths whose content was not stored, or is no longer stored."""
+    lost: dict[str, str]
+    """Paths whose content was not stored, or is no longer stored, each with the reason."""
     outside: list[str]
     """Paths outside the roots of this session."""
     swapped: list[str]
@@ -65,11 +72,12 @@ def plan(
 ) -> Plan:
     """Plan the reversion of changes. Raises the refusal of a path that may not be read or, unless
     `only_look` is set, changed."""
-    plan = Plan([], [], [], [], [])
-    chosen = list(changes)
+    plan = Plan([], [], {}, [], [])
+    chosen = distinguished(with_present_devices(list(changes)))
     tracks = relevant(traced(chosen), chosen)
+    mixed = simultaneous(chosen)
     shared = shared_by_node(chosen)
-    planned = [(_plan_track(files, track, plan, shared), track) for track in tracks]
+    planned = [(_plan_track(files, track, plan, shared, mixed), track) for track in tracks]
     steps = [(step, track) for step, track in planned if step is not None]
     plan.steps.extend(identified(steps, tracks))
     _find_lost(history, chosen, plan)
@@ -81,7 +89,32 @@ def plan(
     return plan
 
 
-def _plan_track(files: WorkspaceFileAPI, track: Track, plan: Plan, shared: Shared) -> Step | None:
+def with_present_devices(changes: list[Change]) -> list[Change]:
+    """Return changes with the present number of each device. It may differ after a restart."""
+    moved: dict[str, str] = {}
+    for each in changes:
+        for state in (each.before, each.after):
+            if state is None or state.node is None:
+                continue
+            device = state.node[1:].partition(":")[0]
+            if device not in moved:
+                moved[device] = _device_at(each.real)
+    if all(old == new for old, new in moved.items()) or len(set(moved.values())) < len(moved):
+        return changes
+    return with_devices(changes, moved)
+
+
+def _device_at(path: str) -> str:
+    while True:
+        try:
+            return str(os.lstat(path).st_dev)
+        except OSError:
+            path = os.path.dirname(path)
+
+
+def _plan_track(
+    files: WorkspaceFileAPI, track: Track, plan: Plan, shared: Shared, mixed: Collection[str]
+) -> Step | None:
     real, changes = track.real, track.changes
     now = None
     if track.place is not None:
@@ -99,12 +132,20 @@ def _plan_track(files: WorkspaceFileAPI, track: Track, plan: Plan, shared: Share
             plan.swapped.append(real)
             return None
     found = reverted(now, changes, shared.rewritten)
+    if mixed and not _keys(changes).isdisjoint(mixed):
+        found = changes[0]
     if isinstance(found, Change):
         plan.conflicts.append(Conflict(real, found.after, now))
         return None
     step = step_to(real, now, found, changes, shared)
     first = None if track.first in (None, real) else track.first
     return None if step is None else step._replace(first=first)
+
+
+def _keys(changes: Sequence[Change]) -> set[str | None]:
+    states = (state for each in changes for state in (each.before, each.after))
+    nodes = {state.node for state in states if state is not None}
+    return nodes | {each.real for each in changes} | {each.first_place for each in changes}
 
 
 def _find_lost(history: History, changes: Sequence[Change], plan: Plan) -> None:
@@ -127,9 +168,9 @@ def _find_lost(history: History, changes: Sequence[Change], plan: Plan) -> None:
                 plan.steps.remove(step)
         elif is_here and then.body is None:
             if then.why is not None:
-                plan.lost.append(step.real)
+                plan.lost[step.real] = then.why
         elif not history.has(then):
-            plan.lost.append(step.real)
+            plan.lost[step.real] = then.why or "too large or too old"
 
 
 def _judge_step(files: WorkspaceFileAPI, step: Step) -> None:

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from callgate.core.local import preimages
-from callgate.core.local.preimages import LENGTH
+from callgate.core.local.preimages import HEAD
 from callgate.workspace.noting import Kind
 
 Line = list[bytes]
@@ -57,6 +58,7 @@ class Node:
         "facts",
         "first_names",
         "is_new",
+        "links_left",
         "names",
         "stored",
         "target",
@@ -70,6 +72,8 @@ class Node:
         """Stored file with its inode or content, from when it lost a name; or a reason."""
         self.body: bytes | None = None
         """Stored content from before its first change, or a reason."""
+        self.links_left = 0
+        """Names after the last removal of one."""
         self.target = b""
         self.attributes: dict[bytes, bytes | None] = {}
         self.first_names: set[tuple[Node, bytes]] = set()
@@ -77,6 +81,11 @@ class Node:
         self.before: dict[bytes, Node | None] = {}
         """Of a directory: the first occupants of the names that lines mention."""
         self.children: dict[bytes, Node | None] = {}
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the file lost its last name, as far as the lines show."""
+        return not self.names and self.links_left == 0
 
     @property
     def is_pipe(self) -> bool:
@@ -99,27 +108,33 @@ class Slot(NamedTuple):
 
 
 def read(content: bytes) -> tuple[list[Line], bool, bool]:
-    """Return the lines without withdrawn ones, and whether the log has a beginning and an end."""
+    """Return the lines, and whether the log has a beginning and an end."""
     lines: list[Line] = []
     has_begun = has_ended = False
     at = 0
-    while at + LENGTH.size <= len(content):
-        (length,) = LENGTH.unpack_from(content, at)
-        at += LENGTH.size
-        if at + length > len(content):
-            break  # torn by a crash: its change was not made
-        line = content[at : at + length].split(b"\0")
+    while at + HEAD.size <= len(content):
+        length, check = HEAD.unpack_from(content, at)
+        at += HEAD.size
+        text = content[at : at + length]
+        if len(text) < length or zlib.crc32(text) != check or not text:
+            break  # torn by a crash, so that its change was not made, or lost in a power failure
+        line = text.split(b"\0")
         at += length
-        if line[0] == preimages.WITHDRAWN:
-            count = int(line[1])
-            del lines[len(lines) - count :]
-        elif line[0] == preimages.BEGIN:
+        if line[0] == preimages.BEGIN:
             has_begun = True
         elif line[0] == preimages.END:
             has_ended = True
         else:
             lines.append(line)
     return lines, has_begun, has_ended
+
+
+def paths(lines: Iterable[Line]) -> Iterator[bytes]:
+    """Yield the paths that lines name."""
+    for line in lines:
+        yield line[1]
+        if line[0] in (preimages.MOVED, preimages.SWAPPED, preimages.LINKED):
+            yield line[2]
 
 
 def lines_made(lines: list[Line], status: Callable[[bytes], os.stat_result | None]) -> list[Line]:
@@ -223,6 +238,7 @@ class _Replay:
     def _deletion(self, path: bytes, facts: Facts, stored: bytes, target: bytes) -> None:
         node = self._occupant(path, facts)
         self._take_out(path)
+        node.links_left = facts.links - 1
         if not node.is_new:
             node.stored = node.stored or stored
             node.target = target

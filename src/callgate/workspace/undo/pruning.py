@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import shutil
 import threading
 import time
 from collections import Counter
@@ -19,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from callgate.workspace.paths import opening
+from callgate.workspace.undo import other_disks
 from callgate.workspace.undo.records import Blobs, read
 
 _log = logging.getLogger("callgate.history")
@@ -31,9 +31,17 @@ FRESH_S = 60.0
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     max_file: int = 16 * 1024 * 1024
     """Maximum size in bytes of a stored content."""
+    max_call: int = 512 * 1024 * 1024
+    """Maximum size in bytes of the stored files of one command."""
     max_total: int = 512 * 1024 * 1024
     """Maximum size in bytes of all stored contents."""
     max_age_s: float = 30 * 86_400.0
+    excluded: tuple[str, ...] = ()
+    """Names of directories in which commands change files that are not stored."""
+    strict: bool = False
+    """Whether commands may not change files that cannot be stored."""
+    tolerant: bool = False
+    """Whether commands may change files that a full disk prevents from being stored."""
 
     @property
     def limit(self) -> int:
@@ -112,7 +120,7 @@ class Pruning:
                 break
             _unlink(call.path)
             for name in call.directories:
-                shutil.rmtree(os.path.join(self._files, name), ignore_errors=True)
+                other_disks.remove(os.path.join(self._files, name))
             total -= call.size
             for digest in call.digests:
                 users[digest] -= 1
@@ -156,13 +164,14 @@ class Pruning:
 def size_of(directory: str) -> int:
     """Return the space that the files in a directory hold: none for files with other names."""
     total = 0
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                facts = entry.stat(follow_symlinks=False)
-                total += facts.st_blocks * 512 if facts.st_nlink == 1 else 0
-    except OSError:
-        pass
+    for each in other_disks.directories(directory):
+        try:
+            with os.scandir(each) as entries:
+                for entry in entries:
+                    facts = entry.stat(follow_symlinks=False)
+                    total += facts.st_blocks * 512 if facts.st_nlink == 1 else 0
+        except OSError:
+            continue
     return total
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Literal, NamedTuple
 
@@ -36,8 +36,7 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
     kept: bool = False
     """Whether the content is stored, until it is too old."""
     node: str | None = None
-    """Kind, device and inode, if a command changed the path. A removed file has one only if no
-    other file can have got its inode, or if that does not matter."""
+    """Kind, device and inode, if a command changed the path."""
     mtime_ns: int = 0
     stored: str | None = None
     """Stored file with its inode, or a copy, for a path that a command removed or replaced."""
@@ -52,6 +51,8 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
     `body` and `attributes` are the earlier ones, too."""
     why: str | None = None
     """Why the content is not stored."""
+    ended: bool = False
+    """Whether `node` ended with the change: another file may have got its inode since."""
 
 
 def is_same(one: State | None, other: State | None) -> bool:
@@ -109,7 +110,10 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", tag="c
     at: int
     """Nanoseconds since 1970; in one process greater than in the previous change."""
     group: int = 0
-    """Changes of one command, which are reverted together; 0: a change of one path alone."""
+    """Changes of one command, which are reverted together; 0: a change of one path alone.
+    The number is the time of the last change."""
+    began: int = 0
+    """The time before the first change of the group."""
     first: bytes | None = None
     """The path before the changes of the group, if a directory above was moved."""
     is_source: bool = False
@@ -208,7 +212,12 @@ def merged(records: Iterable[Recorded]) -> Recorded:
     return Recorded(changes, sum(part.damaged for part in found))
 
 
+Key = Callable[[], bytes | None]
+"""Returns the key that encrypts stored contents; None: they are not encrypted."""
+
 _TEMPORARY = "tmp-"
+_SEALED = b"callgate content 1\n"
+_NONCE_BYTES = 12
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _BLOCK = 1024 * 1024
 
@@ -216,9 +225,10 @@ _BLOCK = 1024 * 1024
 class Blobs:
     """A directory of contents. Every method raises `OSError` on a disk failure."""
 
-    def __init__(self, directory: str, *, synced: bool = True) -> None:
-        """If not `synced`, no operation waits for the disk."""
+    def __init__(self, directory: str, *, synced: bool = True, key: Key = lambda: None) -> None:
+        """If not `synced`, no operation waits for the disk. `key` encrypts new contents."""
         self._directory = directory
+        self._key = key
         self._synced = synced
 
     def keep(self, content: bytes, digest: str, *, durable: bool) -> bool:
@@ -233,6 +243,9 @@ class Blobs:
         except FileNotFoundError:
             pass
         beside = os.path.join(self._directory, _TEMPORARY + secrets.token_hex(8))
+        key = self._key()
+        if key is not None:
+            content = _sealed(key, content, digest)
         try:
             _write_new(beside, content, durable=durable)
         except FileNotFoundError:
@@ -250,7 +263,10 @@ class Blobs:
                 content = file.read()
         except FileNotFoundError:
             return None
-        return content if sha256(content).hexdigest() == digest else None
+        if sha256(content).hexdigest() == digest:
+            return content
+        key = self._key() if content.startswith(_SEALED) else None
+        return None if key is None else _unsealed(key, content, digest)
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes of all contents."""
@@ -297,6 +313,25 @@ class Blobs:
                     yield name, os.stat(os.path.join(directory, name))
                 except FileNotFoundError:
                     continue
+
+
+def _sealed(key: bytes, content: bytes, digest: str) -> bytes:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # lazy: with a key only  # noqa: PLC0415
+
+    nonce = os.urandom(_NONCE_BYTES)
+    return _SEALED + nonce + AESGCM(key).encrypt(nonce, content, digest.encode())
+
+
+def _unsealed(key: bytes, content: bytes, digest: str) -> bytes | None:
+    from cryptography.exceptions import InvalidTag  # lazy: as above  # noqa: PLC0415
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # lazy: as above  # noqa: PLC0415
+
+    start = len(_SEALED)
+    nonce, data = content[start : start + _NONCE_BYTES], content[start + _NONCE_BYTES :]
+    try:
+        return AESGCM(key).decrypt(nonce, data, digest.encode())
+    except (InvalidTag, ValueError):
+        return None
 
 
 def _write_new(path: str, content: bytes, *, durable: bool) -> None:

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import msgspec
 
 from callgate.core.errors import ToolError
+from callgate.core.local.preimage_store import write_parts
 from callgate.core.local.preimages import Recorder
 from callgate.workspace import refusals
 from callgate.workspace.files import WorkspaceFileAPI
@@ -32,6 +33,7 @@ from callgate.workspace.undo.records import State, is_linked, node_of
 from callgate.workspace.undo.steps import Step
 
 _TEMPORARY = ".callgate-undo-"
+_MOST_SEARCHED = 200_000
 _NOFOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
 _FORMATS = {"file": stat.S_IFREG, "directory": stat.S_IFDIR, "link": stat.S_IFLNK}
 _REPLACED = frozenset({"file", "link"})
@@ -68,6 +70,7 @@ class Reverter:
         self._staged: dict[str, str] = {}
         """By node: its temporary path."""
         self._attached: dict[str, str] = {}
+        self._living: dict[str, str] | None = None
         self._left: set[Step] = set()
         self._modes: dict[str, int] = {}
         """Directories with a temporary mode, and their final modes."""
@@ -146,10 +149,39 @@ class Reverter:
             self._in(path, lambda at: self._make(at, lambda new: self._link_to(source, new)))
         elif then.kind == "directory":
             self._in(path, self._make_directory)
+        elif (name := self._living_name(then)) is not None:
+            self._in(path, lambda at: self._make(at, lambda new: self._link_to(name, new)))
         else:
             self._in(path, lambda at: self._make(at, lambda new: self._create(new, then)))
         if then.node is not None:
             self._attached[then.node] = path
+
+    def _living_name(self, then: State) -> str | None:
+        """Return another name of a file that was copied when it lost one, because a hard link was
+        impossible. No line of the log has that name, so it is searched."""
+        is_alive = then.kind == "file" and then.node is not None and not then.ended
+        if not is_alive or then.stored is None or is_linked(then.stored):
+            return None
+        if self._living is None:
+            self._living = self._found()
+        return self._living.get(then.node or "")
+
+    def _found(self) -> dict[str, str]:
+        """Search the workspace for the files of all steps, up to a limit."""
+        wanted = {step.then.node for step in self._steps if step.then is not None}
+        found: dict[str, str] = {}
+        count = 0
+        for directory, _, names in os.walk(os.path.realpath(self._files.workspace_root)):
+            for name in names:
+                path = os.path.join(directory, name)
+                facts = os.lstat(path)
+                node = node_of("file", facts.st_dev, facts.st_ino)
+                if stat.S_ISREG(facts.st_mode) and node in wanted:
+                    found.setdefault(node or "", path)
+            count += len(names)
+            if count > _MOST_SEARCHED:
+                break
+        return found
 
     def _make_directory(self, at: Spot) -> None:
         try:
@@ -192,10 +224,10 @@ class Reverter:
         stored = then.stored
         if stored is not None and is_linked(stored) and self._link_stored(new, stored):
             return
-        content = self._history.content(then)
-        if content is None:
-            raise refusals.missing(sayable(os.fsdecode(new.path)))
         if then.kind == "link":
+            content = self._history.content(then)
+            if content is None:
+                raise refusals.missing(sayable(os.fsdecode(new.path)))
             with self._recorder.creation(new.path):
                 os.symlink(content, new.name, dir_fd=new.parent)
             return
@@ -204,9 +236,26 @@ class Reverter:
             file = os.open(new.name, flags, 0o600, dir_fd=new.parent)
         try:
             self._recorder.created(os.fstat(file))
-            _write(file, content)
+            self._fill(file, then, new)
         finally:
             os.close(file)
+
+    def _fill(self, file: int, then: State, at: Spot) -> None:
+        """Write the content of a state to an empty file. It need not fit into the memory."""
+        name = then.body or then.stored
+        content = None
+        if name is None or then.sha256 is not None:  # a content with a known hash is verified
+            content = self._history.content(then)
+            if content is None:
+                raise refusals.missing(sayable(os.fsdecode(at.path)))
+        if name is None:
+            write_parts(file, len(content or b""), [(0, content or b"")])
+            return
+        try:
+            with self._history.stored_parts(name) as (size, parts):
+                write_parts(file, size, parts)
+        except ValueError:
+            raise refusals.missing(sayable(os.fsdecode(at.path))) from None
 
     def _link_stored(self, new: Spot, name: str) -> bool:
         """Give a stored file its inode back, if it is on the same file system."""
@@ -233,8 +282,7 @@ class Reverter:
             self._change_mode(path, step.mode)
 
     def _write_body(self, at: Spot, then: State) -> None:
-        content = self._history.content(then)
-        if content is None:
+        if not self._history.has(then):
             raise refusals.missing(sayable(os.fsdecode(at.path)))
         mode = stat.S_IMODE(at.status().st_mode)
         if not mode & stat.S_IWUSR:
@@ -243,7 +291,7 @@ class Reverter:
         try:
             with self._recorder.write(file, at.path):
                 os.ftruncate(file, 0)
-            _write(file, content)
+            self._fill(file, then, at)
         finally:
             os.close(file)
 
@@ -355,14 +403,3 @@ def _stays(step: Step) -> bool:
 
 def _depth(path: str) -> tuple[int, str]:
     return path.count("/"), path
-
-
-def _write(file: int, content: bytes) -> None:
-    left = memoryview(content)
-    while left:
-        left = left[os.write(file, left) :]
-
-
-def refusal(error: OSError | ToolError, path: str) -> ToolError:
-    """Return the error of a failed step for the caller."""
-    return error if isinstance(error, ToolError) else refusals.of(error, path)

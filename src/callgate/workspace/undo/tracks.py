@@ -9,10 +9,13 @@ newer ones, so a track follows a name back through every move. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
-from callgate.workspace.undo.records import Change
+import msgspec
+
+from callgate.workspace.undo.records import Change, State
 
 
 class Track:
@@ -101,6 +104,68 @@ def traced(changes: Iterable[Change]) -> list[Track]:
             if first is not None:
                 by_first[first] = track
     return tracks
+
+
+def with_devices(changes: Iterable[Change], numbers: Mapping[str, str]) -> list[Change]:
+    """Return changes whose nodes have other device numbers."""
+
+    def renumbered(state: State | None) -> State | None:
+        if state is None or state.node is None:
+            return state
+        device, _, inode = state.node[1:].partition(":")
+        node = f"{state.node[0]}{numbers[device]}:{inode}"
+        return msgspec.structs.replace(state, node=node)
+
+    return [
+        msgspec.structs.replace(each, before=renumbered(each.before), after=renumbered(each.after))
+        for each in changes
+    ]
+
+
+def distinguished(changes: Sequence[Change]) -> list[Change]:
+    """Return changes whose nodes are unambiguous: a file that ended has another node than a later
+    one with its inode."""
+    if not any(each.before is not None and each.before.ended for each in changes):
+        return list(changes)
+    ended: Counter[str] = Counter()
+    found: list[Change] = []
+    newest_first = sorted(changes, key=lambda each: each.at, reverse=True)
+    for _, members in groupby(newest_first, key=lambda each: each.group or -each.at):
+        group = list(members)
+        afters = [_distinguished(each.after, ended) for each in group]
+        befores = (each.before for each in group)
+        ended.update({s.node for s in befores if s is not None and s.ended and s.node is not None})
+        for each, after in zip(group, afters, strict=True):
+            before = _distinguished(each.before, ended)
+            found.append(msgspec.structs.replace(each, before=before, after=after))
+    return found
+
+
+def _distinguished(state: State | None, ended: Counter[str]) -> State | None:
+    if state is None or state.node is None or not ended[state.node]:
+        return state
+    return msgspec.structs.replace(state, node=f"{state.node}#{ended[state.node]}")
+
+
+def simultaneous(changes: Iterable[Change]) -> set[str]:
+    """Return the paths and nodes that two commands changed in overlapping times, so that the order
+    of their changes is unknown."""
+    spans: dict[str, set[tuple[int, int]]] = {}
+    for each in changes:
+        if not each.group or not each.began or each.is_source:
+            continue
+        states = (each.before, each.after)
+        nodes = {state.node for state in states if state is not None and state.kind == "file"}
+        for key in {each.real, each.first_place, *nodes} - {None}:
+            spans.setdefault(key or "", set()).add((each.began, each.group))
+    found = set()
+    for key, times in spans.items():
+        latest = 0
+        for began, ended in sorted(times):
+            if began < latest:
+                found.add(key)
+            latest = max(latest, ended)
+    return found
 
 
 def removed_nodes(changes: Iterable[Change]) -> set[str]:

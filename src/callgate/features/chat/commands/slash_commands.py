@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -11,6 +10,8 @@ from callgate.cli.commands import sessions, tools, undo
 from callgate.cli.errors import OK, CliError
 from callgate.cli.options import MODES
 from callgate.cli.stores import explained, find_session
+from callgate.config.load import load_user
+from callgate.config.undo_store import open_history
 from callgate.core.content import Label, Message, TextBlock
 from callgate.core.events import COMPACTED
 from callgate.core.models import Usage
@@ -26,7 +27,6 @@ from callgate.features.chat.settings import ChatSettings
 from callgate.instance.wiring.runtime import Wired
 from callgate.socket.queries import every
 from callgate.sources.skills import SkillUnreadable, UnknownSkill
-from callgate.workspace.undo.history import History as Changes
 
 
 class Chat(Protocol):
@@ -193,7 +193,7 @@ async def _leave_session(chat: Chat) -> None:
 
 def _undo(chat: Chat, _: str) -> None:
     """Undo the newest turn that changed files, with all its calls."""
-    history = Changes(os.path.join(chat.wired.home.path, "undo"))
+    history = open_history(chat.wired.home, load_user(chat.wired.home)[0])
     changes = history.of_session(chat.session.id).changes
     changed = [turn for turn in dict.fromkeys(each.origin.turn for each in changes) if turn]
     left = [turn for turn in changed if turn not in chat.undone]

@@ -14,7 +14,6 @@ denied, because no approver is available here.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from time import perf_counter
@@ -24,6 +23,7 @@ import msgspec
 
 from callgate.config.home import Home
 from callgate.config.policies import PolicyBook
+from callgate.config.undo_store import open_history
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.content import TextBlock
 from callgate.core.errors import (
@@ -57,7 +57,6 @@ from callgate.policy.rules import Outcome, Policy, PolicyMode, Rule, Setting, is
 from callgate.protocol.host_v1.frames import Object
 from callgate.protocol.host_v1.workers import SERVER, Located, WorkerContext
 from callgate.tools.undo import Undo
-from callgate.workspace.undo.history import History
 
 K = TypeVar("K")
 
@@ -134,7 +133,7 @@ class WorkerCalls:
         synced = settings.durability.files == "synced"
         self._workspaces = workspaces
         self.policies = WorkerPolicies(book)
-        self.history = cache(lambda: History(os.path.join(home.path, "undo"), synced=synced))
+        self.history = cache(lambda: open_history(home, settings))
         self._files = CallFiles(self.policies, home.path, history=self.history, synced=synced)
         self.sandbox = Sandbox(surroundings(home, settings))
         self._environments = Environments(leases=self.sandbox.leases)
