@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callgate.core.calls import ToolCall
+from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.commands import CONNECT_HOST
 from callgate.core.errors import (
     ConfirmationTimeout,
@@ -238,14 +238,19 @@ async def _confirmation(
     running: RunningCall,
 ) -> Confirmation:
     from callgate.dispatch.permission.question_building import (  # lazy: to ask a person  # noqa: PLC0415
+        NO_CONVERSATION,
         build_question,
         read_hint,
     )
 
-    hint = ""
+    hints: list[str] = []
     if decision.is_read_command:
         count = read_hint(authority.confirmations.open_store, call.principal)
-        hint = await running.until(start_task(count))
+        if hint := await running.until(start_task(count)):
+            hints.append(hint)
+    is_unknown = call.caller == CallerKind.AGENT and not authority.flows.knows(call.session)
+    if is_unknown and subject.tool.is_guarded:
+        hints.append(NO_CONVERSATION)
     return build_question(
         call,
         subject,
@@ -254,5 +259,5 @@ async def _confirmation(
         destinations=_destinations(call, subject, authority),
         preview=preview,
         answer_s=_answer_s(call, authority.confirmations),
-        hint=hint,
+        hints=hints,
     )

@@ -158,6 +158,10 @@ class Conversations:
         op = AppendMessages(session=session.id, messages=(stored,), at=time.time())
         return self._log.commit(session, op, soon=soon)
 
+    def hear(self, session: Session, words: str) -> None:
+        """Report words that the user wrote to a third-party agent."""
+        self._heard(session, words, words)
+
     async def messages(self, session: Session) -> list[Message]:
         """Return the complete conversation; empty before the first message."""
         return [msgspec.convert(each.body, Message) for each in await self.stored(session)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.commands import CONNECT_HOST
@@ -61,10 +61,10 @@ def build_question(
     destinations: tuple[str, ...],
     preview: Preview | None,
     answer_s: float,
-    hint: str = "",
+    hints: Sequence[str] = (),
 ) -> Confirmation:
     """Build the question about a call. `traces` has the sources of its argument values. It expires
-    after `answer_s`. `hint` names a setting that may be new to the approver."""
+    after `answer_s`. `hints` are further sentences for the approver."""
     tool, checked = subject.tool, subject.checked
     command = checked.arguments.get("command")
     writes = tool.effect is SideEffects.WRITE
@@ -81,7 +81,7 @@ def build_question(
         arguments=checked.arguments,
         arguments_sha256=checked.sha256,
         workspace=call.session.workspace,
-        why=_why(call, subject, decision, hint),
+        why=_why(call, subject, decision, hints),
         caller=CallerKind(call.caller),
         client=call.client or call.session.client or this_process(),
         always_ask=tool.definition.always_ask or decision.counts_once,
@@ -133,7 +133,7 @@ def _hosts(command: str) -> str:
     return ", ".join(map(str, hosts_in(command)))
 
 
-def _why(call: ToolCall, subject: Subject, decision: Decision, hint: str) -> str:
+def _why(call: ToolCall, subject: Subject, decision: Decision, hints: Sequence[str]) -> str:
     purpose = "" if call.handover is None else call.handover.purpose
     sentences = [purpose, decision.sentence] if purpose else [decision.sentence]
     if subject.widened and decision.reason is not Reason.NETWORK:
@@ -145,9 +145,12 @@ def _why(call: ToolCall, subject: Subject, decision: Decision, hint: str) -> str
         sentences.append("The answer counts for this call alone.")
     elif call.session.is_worker:
         sentences.append("A sub-agent asks; the answer counts for this call alone.")
-    if hint:
-        sentences.append(hint)
-    return " ".join(sentences)
+    return " ".join([*sentences, *hints])
+
+
+NO_CONVERSATION = (
+    "The agent reported none of your messages, so the guard does not check where this data goes."
+)
 
 
 READ_HINT = (

@@ -62,3 +62,30 @@ def test_an_allowed_call_runs_and_the_hook_is_told_of_both_ends(tmp_path: Path) 
 )
 def test_anything_else_is_a_refusal(tmp_path: Path, script: str | None) -> None:
     assert drive(tmp_path, script).startswith("refused: ")
+
+
+CHAT = """
+import { Callgate } from "./callgate.mjs"
+const sessions = { top: {}, sub: { parentID: "top" }, lost: null }
+const client = { session: { get: async ({ path }) => (
+  { data: sessions[path.id] ? { id: path.id, ...sessions[path.id] } : undefined }) } }
+const hooks = await Callgate({ client, directory: "/work" })
+const parts = [{ type: "text", text: "a" }, { type: "text", text: "file", synthetic: true }, { type: "file" }]
+for (const id of ["top", "sub", "lost"]) await hooks["chat.message"]({ sessionID: id }, { parts })
+await hooks["command.execute.before"]({ command: "fix", sessionID: "top", arguments: "b" })
+await hooks["chat.message"]({ sessionID: "top" }, { parts })
+await hooks["tool.execute.before"]({ tool: "bash", sessionID: "sub", callID: "c" }, { args: {} })
+"""
+
+
+def test_only_what_the_user_typed_in_the_conversation_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "DRIVER", CHAT)
+    drive(tmp_path, f'cat >>{tmp_path}/log; echo >>{tmp_path}/log; echo \'{{"decision": "allow"}}\'\n')
+    rows = list(map(json.loads, (tmp_path / "log").read_text().splitlines()))
+    assert [(each["session_id"], each.get("prompt")) for each in rows] == [
+        ("top", "a"),
+        ("top", "/fix b"),
+        ("top", None),
+    ]

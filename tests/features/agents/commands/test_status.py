@@ -187,3 +187,16 @@ def test_the_hook_of_one_agent_does_not_expose_another_that_reads_its_settings(p
     theirs = {"PreToolUse": [{"hooks": [{"type": "command", "command": "theirs"}]}]}
     path.write_text(json.dumps({"hooks": theirs}))
     assert checks.look(home, "copilot", project, WAIT_S).verdict is checks.Verdict.EXPOSED
+
+
+def test_status_says_where_the_guard_does_not_know_the_conversation(person: Path) -> None:
+    home = str(person / "gate")
+    for agent in ("gemini", "vibe"):
+        install(agent)
+    assert checks.look(home, "gemini", str(person), 65.0).conversation == ""
+    assert "no hook for your messages" in checks.look(home, "vibe", str(person), 65.0).text()
+    path = Path(user_file("gemini"))
+    settings = json.loads(path.read_text())
+    del settings["hooks"]["BeforeAgent"]
+    path.write_text(json.dumps(settings))
+    assert "callgate hook install gemini" in checks.look(home, "gemini", str(person), 65.0).conversation

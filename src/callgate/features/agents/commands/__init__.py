@@ -156,7 +156,7 @@ _DECLARED = {
     ),
     "hook run": Command(
         "run the hook of an agent over stdio",
-        "AGENT [pre|post]",
+        "AGENT [pre|post|prompt]",
         takes(),
         is_local=True,
     ),

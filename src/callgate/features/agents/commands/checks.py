@@ -9,6 +9,7 @@ import json
 import os
 import shlex
 import shutil
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -68,6 +69,8 @@ class HookStatus(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...]
     trusted: bool | None = None
     """Whether the agent trusts the hook; None: unknown, or the agent has no such trust."""
+    conversation: str = ""
+    """Why the guard does not know the conversation; empty if the hook reports it."""
 
     @property
     def verdict(self) -> Verdict:
@@ -102,7 +105,8 @@ class HookStatus(msgspec.Struct, frozen=True, kw_only=True):
         if not self.installed:
             return "\n".join([*lines, f"  fix   callgate protect {self.agent}"])
         lines.append(f"  hook  {self.file}")
-        return "\n".join([*lines, *(f"  note  {each}" for each in hooks_of(self.agent).fails_open)])
+        notes = [*filter(None, [self.conversation]), *hooks_of(self.agent).fails_open]
+        return "\n".join([*lines, *(f"  note  {each}" for each in notes)])
 
 
 def installed_files(home: str, agent: str, workspace: str) -> dict[str, list[dict[str, Any]]]:
@@ -165,7 +169,22 @@ def look(home: str, agent: str, workspace: str, wait_s: float) -> HookStatus:
         installed=bool(holding),
         problems=tuple(dict.fromkeys(problems)),
         trusted=trusted,
+        conversation=_conversation(agent, home, list(holding)),
     )
+
+
+def _conversation(agent: str, home: str, paths: Sequence[str]) -> str:
+    """Return why the guard does not know the conversation; empty if it does."""
+    why = ""
+    if not hooks_of(agent).file.reports_prompts:
+        why = f"{KNOWN[agent].label} has no hook for your messages"
+    elif not hasattr(socket, "SO_PEERCRED"):
+        why = "this system does not name the process that reports your messages"
+    elif not any(
+        editing.entries(agent, settings_text(path) or "", home, "prompt") for path in paths
+    ):
+        why = f"the hook for your messages is missing: {_replace(agent)}"
+    return why and f"The guard does not know the conversation: {why}."
 
 
 def _switches(agent: str, home: str, workspace: str) -> list[Problem]:

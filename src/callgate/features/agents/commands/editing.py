@@ -11,7 +11,8 @@ Two layers turn each failure into a refusal in the agent's own format:
     settings   $(HOOK pre) || printf REFUSAL   the script is missing, was killed, or failed
     script     answer=$(timeout ... client)    the client crashed, hung, or truncated its answer
 
-A failure after a call prints nothing, because a finished call cannot be refused.
+A failure after a call or at a prompt prints nothing: a finished call cannot be refused, and the
+prompt reaches the agent. Without its words the guard asks more.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import stat
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -53,7 +54,7 @@ from callgate.features.agents.known import (
     open_regular,
     token_file,
 )
-from callgate.features.agents.known.values import Entry, HookFile
+from callgate.features.agents.known.values import Entry, HookFile, Phase
 
 CLIENT_S, SCRIPT_S, AGENT_S = 5, 10, 15
 """Additional waiting time of the client, the script and the agent after the time limit for a
@@ -69,7 +70,7 @@ answer=$({timeout} {python} -I -S {client} {agent} "$phase" {directory} {templat
   printf 'rc%s' "$?")
 case $answer in
 *rc0) printf '%s' "${{answer%rc0}}" ;;
-*) [ "$phase" = post ] || printf '%s' {refusal} ;;
+*) [ "$phase" = post ] || [ "$phase" = prompt ] || printf '%s' {refusal} ;;
 esac
 exit 0
 """
@@ -136,8 +137,8 @@ def _silent(agent: str) -> str:
 def command(home: str, agent: str, phase: str) -> str:
     """Return the shell command in an agent's settings."""
     hook = shlex.quote(os.path.join(hook_directory(home, agent), "hook"))
-    if phase == "post":
-        return f"{hook} post || :"
+    if phase != "pre":
+        return f"{hook} {phase} || :"
     refusal = shlex.quote(_silent(agent))
     return f"a=$({hook} pre) && printf '%s' \"$a\" || printf '%s' {refusal}"
 
@@ -318,13 +319,14 @@ def expected(agent: str, home: str, wait_s: float) -> dict[str, Any]:
     return file.entry(entry)
 
 
-def _entry(agent: str, home: str, phase: Literal["pre", "post"], wait_s: float) -> Entry:
+def _entry(agent: str, home: str, phase: Phase, wait_s: float) -> Entry:
     return Entry(
         command=command(home, agent, phase),
         report=command(home, agent, "post"),
+        prompt=command(home, agent, "prompt"),
         script=os.path.join(hook_directory(home, agent), "hook"),
         phase=phase,
-        seconds=math.ceil(wait_s) + AGENT_S,
+        seconds=AGENT_S if phase == "prompt" else math.ceil(wait_s) + AGENT_S,
         name=hook_name(home, agent),
         failure=SILENT,
     )
@@ -398,8 +400,8 @@ def is_instance_url(url: str, agent: str) -> bool:
     return is_local and split_url.path == f"/v1/hooks/{agent}"
 
 
-def entries(agent: str, text: str, home: str) -> list[dict[str, Any]]:
-    """Return callgate's hooks before a call from an agent's settings; empty if there are none.
+def entries(agent: str, text: str, home: str, phase: Phase = "pre") -> list[dict[str, Any]]:
+    """Return callgate's hooks for a phase from an agent's settings; empty if there are none.
 
     Each entry contains only one hook, also if the file has several in one entry.
     """
@@ -407,20 +409,20 @@ def entries(agent: str, text: str, home: str) -> list[dict[str, Any]]:
     if file.form == "program":
         script = os.path.join(hook_directory(home, agent), "hook")
         return [{_kind(file): text}] if script in text or json.dumps(script) in text else []
-    before_event = file.events[0][0]
+    name = next((event for event, each in file.events if each == phase), None)
     if file.form == "toml":
         try:
             hooks = tomllib.loads(text).get("hooks", [])
         except (ValueError, RecursionError):
             return []
         ours = [each for each in hooks if _is_ours(each, home, agent)]
-        return [each for each in ours if each.get(file.event_key) == before_event]
+        return [each for each in ours if each.get(file.event_key) == name]
     try:
         document = value_of(text, parse(text)) if text.strip() else {}
     except NotJson:
         return []
     events = document.get("hooks", {}) if isinstance(document, dict) else {}
-    before = events.get(before_event, []) if isinstance(events, dict) else []
+    before = events.get(name, []) if isinstance(events, dict) else []
     return [
         {**entry, "hooks": [hook]} if "hooks" in entry else hook
         for entry in (before if isinstance(before, list) else [])

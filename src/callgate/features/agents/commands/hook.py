@@ -156,7 +156,7 @@ def run(options: Namespace) -> int:
 
 def run_script(words: list[str]) -> int:
     if not words or words[0] not in hooked() or len(words) > 2:
-        sys.stderr.write("callgate: hook run takes an agent, and pre or post\n")
+        sys.stderr.write("callgate: hook run takes an agent, and pre, post or prompt\n")
         return 2  # most agents treat it as a refusal
     script = os.path.join(hook_directory(Home.from_environment().path, words[0]), "hook")
     try:
@@ -164,6 +164,8 @@ def run_script(words: list[str]) -> int:
     except OSError as error:
         reason = f"callgate: the hook is not installed: {error.strerror}"
         sys.stderr.write(f"{reason}\n")
+        if words[1:] == ["prompt"]:
+            return OK  # in Claude Code, exit code 2 would erase the prompt
         if words[1:] == ["post"]:
             return 2
         # some agents ignore an exit code and would run the call

@@ -1,9 +1,10 @@
 """The client that an agent's hook runs: sends the event to an instance and prints the answer.
 
-    hook_client.py AGENT pre|post DIRECTORY REFUSAL SECONDS   < event
+    hook_client.py AGENT pre|post|prompt DIRECTORY REFUSAL SECONDS   < event
     hook_client.py AGENT run DIRECTORY TICKET
 
-On any failure before a call it prints REFUSAL with the reason inserted. If it cannot, the shell
+On a failure after a call or at a prompt, it prints nothing: the agent continues. On any failure
+before a call it prints REFUSAL with the reason inserted. If it cannot, the shell
 script around it prints a refusal. DIRECTORY is `hooks` in callgate's home. The module uses only the
 standard library and runs as a script, so that no other module is imported.
 """
@@ -17,6 +18,9 @@ import sys
 REASON = "@REASON@"
 _RUN_S = 86_400.0
 _CONNECT_S = 5
+_PROMPT_S = 5.0
+"""Time limit for a prompt, which waits for no person."""
+_QUIET = ("post", "prompt")
 _MAX_EVENT = 32 * 1024 * 1024
 _MOST_ANSWER = 16 * 1024 * 1024
 _NO_INSTANCE = "No callgate instance is running, so nothing was run. Start it with callgate protect"
@@ -35,13 +39,14 @@ def main(argv: list[str], stdin: int = 0, stdout: int = 1) -> int:
     if phase == "run":
         return _run(agent, directory, last, stdout)
     try:
-        answer = _ask(agent, phase, directory, _read_event(stdin), float(argv[4]))
+        limit_s = _PROMPT_S if phase == "prompt" else float(argv[4])
+        answer = _ask(agent, phase, directory, _read_event(stdin), limit_s)
     except NoAnswer as error:
         reason = f"{error} {agent}" if isinstance(error, NoInstance) else str(error)
-        answer = b"" if phase == "post" else _refusal(last, reason)
+        answer = b"" if phase in _QUIET else _refusal(last, reason)
     except (OSError, ValueError) as error:
         reason = f"callgate is not reachable: {getattr(error, 'strerror', None) or error}"
-        answer = b"" if phase == "post" else _refusal(last, reason)
+        answer = b"" if phase in _QUIET else _refusal(last, reason)
     _write(stdout, answer)
     return 0
 
@@ -59,8 +64,8 @@ def _read_event(stdin: int) -> bytes:
 
 
 def _ask(agent: str, phase: str, directory: str, event: bytes, limit_s: float) -> bytes:
-    if phase not in ("pre", "post"):
-        raise NoAnswer("The phase of a hook must be pre or post.")
+    if phase not in ("pre", *_QUIET):
+        raise NoAnswer("The phase of a hook must be pre, post or prompt.")
     header = _header(agent, directory, f', "phase": "{phase}", "size": {len(event)}')
     kind, sizes, answer = _converse(directory, header + event, limit_s)
     if kind != b"callgate-hook" or len(sizes) != 1 or int(sizes[0]) != len(answer):

@@ -29,6 +29,7 @@ from callgate.core.tools import Preview, ToolContext, ToolDefinition, ToolFactor
 from callgate.dispatch.tools.sources import AGENT_HOOKS
 from callgate.features.agents.hooks.agent_tools import Edit, Translated
 from callgate.features.agents.hooks.events import HookEvent, Verdict
+from callgate.features.agents.hooks.prompts import Peer, Process, Spans, is_running
 from callgate.features.agents.hooks.protection import Guarded
 from callgate.features.agents.known import KNOWN, hooked, hooks_of, settings_files
 from callgate.policy.rules import is_within
@@ -270,6 +271,8 @@ class SandboxedTool:
 
 MOST_SESSIONS = 256
 MOST_REMEMBERED = 512
+MOST_PROMPTS = 16
+"""Maximum number of prompts before the first call."""
 
 
 class OpenCall(msgspec.Struct):
@@ -308,6 +311,13 @@ class AgentSession:
         reports the same effect again."""
         self.rewritten: dict[str, str] = {}
         """Key of a rewritten call -> key of the original call."""
+        self.agent_process: Process | None = None
+        """The process that reports the calls; None: unknown."""
+        self.spans = Spans()
+        self.prompts: list[tuple[Process, str]] = []
+        """Prompts before the first call of their process."""
+        self.is_contested = False
+        """Whether two processes reported calls, so that no prompt counts any more."""
         self.present = ExitStack()
 
     def check_directory(self, cwd: str | None) -> None:
@@ -320,6 +330,18 @@ class AgentSession:
                 f"{cwd[:200]} is outside {workspace}, the directory of this conversation.",
                 reason="cwd_outside",
             )
+
+    def identify(self, peer: Peer | None) -> list[str]:
+        """Note the process that reports a call. Return the prompts that it reported before."""
+        if peer is None or peer.agent == self.agent_process:
+            return []
+        if self.agent_process is not None and is_running(self.agent_process):
+            self.is_contested = True
+            return []
+        self.agent_process = peer.agent
+        mine = [words for process, words in self.prompts if process == peer.agent]
+        self.prompts.clear()
+        return mine
 
     def rewrite(self, key: str, other: str) -> None:
         """Record that the agent will report a call under another key."""

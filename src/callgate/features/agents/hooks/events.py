@@ -31,6 +31,8 @@ class HookPhase(StrEnum):
     """The agent wants to run a tool and waits for the answer."""
     AFTER = "post"
     """The agent has run a tool."""
+    PROMPT = "prompt"
+    """The user has written a message."""
 
 
 class BadHookEvent(ValueError):
@@ -42,9 +44,11 @@ class HookEvent(msgspec.Struct, frozen=True, kw_only=True):
     session: str
     """The agent's id of its conversation."""
     cwd: str | None
-    tool: str
+    tool: str = ""
     """The agent's name of the tool."""
-    input: Mapping[str, Any]
+    input: Mapping[str, Any] = {}
+    words: str | None = None
+    """The message of the user. None: another program or a model wrote it."""
     use_id: str | None = None
     """The agent's id of the call, or None."""
     failed: bool = False
@@ -95,12 +99,23 @@ LONGEST_REASON = 2_000
 """Maximum length of a reason in characters: an answer fits into one write to a pipe."""
 NO_REASON = "callgate refused this call."
 _LONGEST_ID = 256
-_LONGEST_OUTPUT = 4_000
+_LONGEST_OUTPUT = 64 * 1024
 _BEFORE = ("PreToolUse", "BeforeTool", "pre_tool", "preToolUse", "tool.execute.before")
 _AFTER = (
     "PostToolUse", "PostToolUseFailure", "AfterTool", "post_tool", "postToolUse",
     "postToolUseFailure", "tool.execute.after",
 )  # fmt: skip
+_PROMPT = (
+    "UserPromptSubmit", "userPromptSubmitted", "BeforeAgent", "beforeSubmitPrompt", "chat.message",
+)  # fmt: skip
+_SUB_AGENT = ("agent_id", "agent_type", "subagent_type")
+"""Members of an event from a sub-agent, whose prompt a model wrote."""
+_ADDED = re.compile(
+    r"<[a-z]+-[a-z-]+[\s/>]"  # such as <task-notification> and <system-reminder>
+    r"|^--- Content from |^Content from @",
+    re.MULTILINE,
+)
+"""The beginning of text that an agent adds to a prompt: notices, and the content of files."""
 
 
 def write(agent: str, verdict: Verdict) -> bytes:
@@ -120,6 +135,11 @@ def refusal(agent: str, reason: str) -> bytes:
     """Return the answer that refuses a call."""
     reason = " ".join(reason.split())[:LONGEST_REASON] or NO_REASON
     return _encoded(hooks_of(agent).dialect.deny(reason))
+
+
+def heard(agent: str) -> bytes:
+    """Return the answer to a prompt. The agent continues; nothing is added to the conversation."""
+    return hooks_of(agent).dialect.heard
 
 
 def noted(agent: str) -> bytes:
@@ -145,11 +165,21 @@ def read(agent: str, data: bytes) -> HookEvent:
         phase = HookPhase.BEFORE
     elif name in _AFTER:
         phase = HookPhase.AFTER
+    elif name in _PROMPT:
+        phase = HookPhase.PROMPT
     else:
         raise BadHookEvent(f"callgate does not know the event {name[:80]!r} of {agent}.")
     session = event.get("session_id", event.get("conversation_id"))
     if not isinstance(session, str) or not 0 < len(session) <= _LONGEST_ID:
         raise BadHookEvent("The event of the hook names no session.")
+    if phase is HookPhase.PROMPT:
+        return HookEvent(
+            phase=phase,
+            session=session,
+            cwd=_directory(event),
+            words=_words(event),
+            relayed=_sender(agent, event),
+        )
     input = event.get("tool_input", {})
     if not isinstance(input, dict):
         raise BadHookEvent("The event's tool_input is not an object.")
@@ -165,6 +195,21 @@ def read(agent: str, data: bytes) -> HookEvent:
         permission_mode=_permission_mode(event),
         relayed=_sender(agent, event),
     )
+
+
+def _words(event: dict[str, Any]) -> str | None:
+    """Return the part of a prompt that the user wrote; None if the user did not write it."""
+    if any(event.get(name) is not None for name in _SUB_AGENT):
+        return None
+    prompt = event.get("prompt")
+    if isinstance(prompt, list):  # blocks of content
+        texts = [each.get("text") for each in prompt if isinstance(each, dict)]
+        prompt = "\n".join(each for each in texts if isinstance(each, str))
+    if not isinstance(prompt, str):
+        raise BadHookEvent("The event of the hook has no prompt.")
+    added = _ADDED.search(prompt)
+    words = prompt if added is None else prompt[: added.start()]
+    return words if words.strip() or added is None else None
 
 
 def _sender(agent: str, event: dict[str, Any]) -> str:
@@ -214,6 +259,16 @@ def _output(event: dict[str, Any]) -> str | None:
         value = event.get(key)
         if value is None:
             continue
-        text = value if isinstance(value, str) else json.dumps(value)
-        return text[:_LONGEST_OUTPUT]
+        return _flat(value)[:_LONGEST_OUTPUT]
     return None
+
+
+def _flat(value: Any) -> str:
+    """Return the texts of an output, without the escapes of JSON, which would hide words."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict) and any(isinstance(each, str) for each in value.values()):
+        return "\n".join(_flat(each) for each in value.values() if each not in ("", None, False))
+    if isinstance(value, list) and value:
+        return "\n".join(map(_flat, value))
+    return json.dumps(value)

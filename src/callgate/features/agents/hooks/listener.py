@@ -27,6 +27,7 @@ from callgate.core.local.disk import make_private_directory
 from callgate.core.tasks import TaskSet
 from callgate.features.agents.hooks import hook_switches
 from callgate.features.agents.hooks.events import MAX_EVENT
+from callgate.features.agents.hooks.prompts import Peer, Sender, hook_programs, peer_of
 from callgate.features.agents.known import KNOWN, hooked, sockets_directory, token_file
 from callgate.features.agents.settings import AgentsSettings, HooksTable
 from callgate.instance.instance import Draining, Service
@@ -71,6 +72,7 @@ class Answering(Protocol):
         data: bytes,
         disconnected: Callable[[], Awaitable[Any]] | None = None,
         phase: str | None = None,
+        sender: Sender | None = None,
     ) -> bytes: ...
 
 
@@ -105,16 +107,25 @@ class HookListener:
         self._connections.start(self._serve(connection))
 
     async def _serve(self, connection: socket.socket) -> None:
+        sender = partial(self._find_sender, connection)
         reader, writer = await asyncio.open_unix_connection(sock=connection, limit=_LONGEST_HEADER)
         try:
             async with self._slots:
-                await self._answer(reader, writer)
+                await self._answer(reader, writer, sender)
         except (OSError, TimeoutError, *_UNREADABLE, ValueError) as error:
             _log.warning("a hook was not answered: %s", error or type(error).__name__)
         finally:
             writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _find_sender(self, connection: socket.socket, agent: str) -> Peer | None:
+        return peer_of(connection, hook_programs(self._home, agent))
+
+    async def _answer(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        find_sender: Callable[[str], Peer | None],
+    ) -> None:
         async with asyncio.timeout(_READ_S):
             header = _header(await reader.readuntil(b"\n"))
             agent = self._agent(header)
@@ -130,7 +141,11 @@ class HookListener:
         else:
             phase = header.get("phase")
             answer = await self._service.submit(
-                agent, data, partial(reader.read, 1), None if phase is None else str(phase)
+                agent,
+                data,
+                partial(reader.read, 1),
+                None if phase is None else str(phase),
+                partial(find_sender, agent),
             )
             writer.write(b"callgate-hook %d\n" % len(answer) + answer)
         await writer.drain()

@@ -3,10 +3,12 @@
     before  read -> session -> translate -> guarded? -> Runtime -> allowed | refused -> answer
                                                           |
                                         an approver answers, while the hook waits
+    prompt  read -> session -> from the agent itself? (`prompts`) -> the user's words for the guard
     after   the allowed call ends with the agent's report; if there is no allowed call, the audit
             log records an effect without permission
 
-`submit` always returns an answer in the agent's format. Any failure becomes a refusal.
+`submit` always returns an answer in the agent's format. Any failure becomes a refusal, but a prompt
+always reaches the agent.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from callgate.core.sessions import Mode, OpenSession
 from callgate.core.tasks import TaskSet, start_task
 from callgate.features.agents.hooks import events, hook_switches
 from callgate.features.agents.hooks.agent_calls import (
+    MOST_PROMPTS,
     MOST_REMEMBERED,
     AgentSession,
     AgentSessions,
@@ -46,8 +49,9 @@ from callgate.features.agents.hooks.agent_calls import (
     digest_of,
     key_of,
 )
-from callgate.features.agents.hooks.agent_tools import Translated, generic, translate
+from callgate.features.agents.hooks.agent_tools import GENERIC, Translated, generic, translate
 from callgate.features.agents.hooks.events import BadHookEvent, HookEvent, HookPhase, Verdict
+from callgate.features.agents.hooks.prompts import Planned, Sender, doubt
 from callgate.features.agents.hooks.protection import Guarded, fetch_refusal
 from callgate.features.agents.known import KNOWN, hook_directory, hooks_of
 from callgate.features.agents.settings import HooksTable
@@ -65,6 +69,8 @@ _LATE_S = 2.0
 """Additional time for a question to close after its time limit."""
 _MOST_READERS = 4
 """Maximum number of events that threads read concurrently."""
+_STARTS_PROCESSES = ("shell", f"{GENERIC}execute")
+"""Tools for which an agent may start a process with arbitrary code."""
 _NO_INPUT = "exec </dev/null\n"
 """Prefix of commands if the agent could write to their input later without a hook."""
 
@@ -88,6 +94,7 @@ class HookService:
         self._is_draining = is_draining
         self._web_hosts = web_hosts
         self._sessions = AgentSessions(runtime, open_session, home)
+        self._planned = Planned()
         self._calls = TaskSet(_log, "a call of an agent met a defect")
         self._readers = asyncio.Semaphore(_MOST_READERS)
         self.tickets = Tickets()
@@ -98,23 +105,28 @@ class HookService:
         data: bytes,
         disconnected: Callable[[], Awaitable[Any]] | None = None,
         phase: str | None = None,
+        sender: Sender | None = None,
     ) -> bytes:
         """Return the answer to one event.
 
         `disconnected` returns when the hook stops waiting. `phase` is the phase in the hook's
-        command line, if it names one.
+        command line, if it names one. `sender` is None for an event from this process.
         """
+        if phase == HookPhase.PROMPT:
+            return await self._hear(agent, data, sender)
         try:
             event = await self._in_thread(events.read, agent, data)
             if phase is not None and phase != event.phase:
                 raise BadHookEvent(
                     f"The hook was called for {phase[:20]}, but its event is for {event.phase}."
                 )
+            if event.phase is HookPhase.PROMPT:
+                return await self._hear(agent, data, sender)
             form, agent_of_call = agent, event.relayed or agent
             if event.phase is HookPhase.AFTER:
                 await self._after(agent_of_call, form, event)
                 return events.noted(agent)
-            verdict = await self._before(agent_of_call, form, event, disconnected)
+            verdict = await self._before(agent_of_call, form, event, disconnected, sender)
             return events.write(agent, verdict)
         except BadHookEvent as error:
             _log.warning("an event of %s is refused: %s", agent, error)
@@ -135,6 +147,46 @@ class HookService:
         await self._calls.wait(_CLOSE_S)  # the runtime stops calls that wait for an answer
         await self._sessions.close()
 
+    # --- prompts ------------------------------------------------------------------------------
+
+    async def _hear(self, agent: str, data: bytes, sender: Sender | None) -> bytes:
+        """Add a prompt to the user's words. Failures have no effect on the agent."""
+        try:
+            event = await self._in_thread(events.read, agent, data)
+            if event.phase is not HookPhase.PROMPT:
+                raise BadHookEvent(f"The hook was called for a prompt, not for {event.phase}.")
+            if event.words is not None:
+                session = await self._sessions.open(event.relayed or agent, event)
+                await self._add_words(session, event.words, sender)
+        except (BadHookEvent, ToolError) as error:
+            _log.warning("a prompt to %s is not known to the guard: %s", agent, error)
+        except Exception:  # a defect of callgate must not block the conversation
+            _log.exception("a prompt to %s met a defect", agent)
+        return events.heard(agent)
+
+    async def _add_words(self, session: AgentSession, words: str, sender: Sender | None) -> None:
+        why = "a model wrote it" if self._planned.contain(words) else None
+        if sender is None:
+            if why is None:
+                self._runtime.sessions.conversations.hear(session.session, words)
+            return
+        peer = await self._in_thread(sender)
+        process = None if peer is None else peer.agent
+        spans = [
+            each.spans
+            for each in self._sessions.all()
+            if each is session or each.agent_process in (None, process)
+        ]
+        if session.is_contested:
+            why = "several processes report calls of this conversation"
+        why = why or doubt(peer, session.agent_process, spans)
+        if why is not None:
+            _log.warning("a prompt to %s does not count as the user's: %s", session.agent, why)
+        elif process == session.agent_process:
+            self._runtime.sessions.conversations.hear(session.session, words)
+        elif process is not None:
+            session.prompts = [*session.prompts[1 - MOST_PROMPTS :], (process, words)]
+
     # --- before a call ------------------------------------------------------------------------
 
     async def _before(
@@ -143,12 +195,17 @@ class HookService:
         form: str,
         event: HookEvent,
         disconnected: Callable[[], Awaitable[Any]] | None,
+        sender: Sender | None,
     ) -> Verdict:
         if self._is_draining():
             raise ToolPermissionDenied(
                 "callgate is shutting down. Retry after its restart.", reason="draining"
             )
         session = await self._sessions.open(agent, event)
+        if sender is not None:
+            for words in session.identify(await self._in_thread(sender)):
+                self._runtime.sessions.conversations.hear(session.session, words)
+        self._planned.note(event.input)
         read = await self._read_call(agent, event, session)
         tool_call = self._tool_call(agent, event, read.call, session)
         is_contained = await self._is_contained(form, event, read, tool_call)
@@ -284,8 +341,11 @@ class HookService:
             session.refused.append(key)
         elif sandboxed is not None:
             self.tickets.add(sandboxed)
-        elif performed is not None and call.undecided:  # the agent reports no end if it refuses
-            performed.end(Report(text=LEFT_TO_AGENT))
+        elif performed is not None:
+            if call.tool in _STARTS_PROCESSES or _is_skill(session.agent, event):
+                session.spans.begin(key, undecided=call.undecided)
+            if call.undecided:  # the agent reports no end if it refuses
+                performed.end(Report(text=LEFT_TO_AGENT))
         verdict = refusal or self._allowed(form, event, call, started.result(), sandboxed)
         if verdict.updated_input is not None and event.use_id is None:
             rewritten = msgspec.structs.replace(event, input=verdict.updated_input)
@@ -353,6 +413,8 @@ class HookService:
             if not sandboxed.output.done():
                 sandboxed.output.cancel()
             return  # the agent's report follows
+        if not (call.decided.done() and call.decided.result().undecided):
+            session.spans.end(key)
         if call.was_allowed and call in session.open.get(key, ()):
             session.finished.append(key)  # the call was allowed, so its report follows
         session.drop(key, call)
@@ -365,6 +427,7 @@ class HookService:
             session = await self._sessions.open_anywhere(agent, event)
         read = await self._read_call(agent, event, session, report=True)
         key = key_of(event, read, agent)
+        session.spans.end(session.rewritten.get(key, key))
         if key not in session.open and key not in session.finished:
             key = session.rewritten.get(key, key)
         found = session.take(key)
@@ -413,6 +476,11 @@ def read_call(
         refusal = None if why is None else ToolPermissionDenied(why, reason="guarded")
         is_doubted = refusal is None and guarded.is_doubtful(call)
     return ReadCall(call, digest_of(call), refusal, is_doubted)
+
+
+def _is_skill(agent: str, event: HookEvent) -> bool:
+    row = hooks_of(agent).tools.get(event.tool.lower())
+    return row is not None and row.kind == "skill"
 
 
 def _rewrites(form: str, event: HookEvent) -> bool:

@@ -22,7 +22,9 @@ from callgate.features.agents.known.values import (
     tool_rows,
 )
 
-_MEMBERS = {"PreToolUse": "preToolUse", "PostToolUse": "postToolUse"}
+_MEMBERS = {
+    "PreToolUse": "preToolUse", "PostToolUse": "postToolUse", "UserPromptSubmit": "userPromptSubmit"
+}  # fmt: skip
 
 
 def _event(event: dict[str, Any]) -> dict[str, Any]:
@@ -39,6 +41,7 @@ def _event(event: dict[str, Any]) -> dict[str, Any]:
         "tool_input": call.get("parameters", {}),
         "tool_response": call.get("result"),
         "tool_status": "failed" if call.get("success") is False else None,
+        "prompt": call.get("prompt"),
     }
 
 
@@ -64,13 +67,16 @@ _PROGRAM = """\
 # {script}
 case ${{0##*/}} in
 PostToolUse) {after} ;;
+UserPromptSubmit) {prompt} ;;
 *) {before} ;;
 esac
 """
 
 
 def _program(entry: Entry) -> str:
-    return _PROGRAM.format(script=entry.script, before=entry.command, after=entry.report)
+    return _PROGRAM.format(
+        script=entry.script, before=entry.command, after=entry.report, prompt=entry.prompt
+    )
 
 
 _TOOLS = """
@@ -138,12 +144,19 @@ AGENT = Agent(
             "~/.cline/data/globalState.json",
         ),
         file=HookFile(
-            form="program", program=_program, others=("PostToolUse",), is_executable=True
+            form="program",
+            events=(
+                ("PreToolUse", "pre"), ("PostToolUse", "post"), ("UserPromptSubmit", "prompt"),
+            ),
+            program=_program,
+            others=("PostToolUse", "UserPromptSubmit"),
+            is_executable=True,
         ),
         dialect=Dialect(
             allow=lambda _: {"cancel": False},
             deny=_deny,
             noted=b'{"cancel": false}',
+            heard=b'{"cancel": false}',
             event=_event,
             own_event=_own_event,
         ),

@@ -210,7 +210,11 @@ AGENT = Agent(
         user="~/.codex/hooks.json",
         protected=("~/.codex/config.toml", ".codex/config.toml", ".codex/hooks.json"),
         file=HookFile(
-            form="json", events=(("PreToolUse", "pre"), ("PostToolUse", "post")), entry=_entry
+            form="json",
+            events=(
+                ("PreToolUse", "pre"), ("PostToolUse", "post"), ("UserPromptSubmit", "prompt"),
+            ),
+            entry=_entry,
         ),
         dialect=Dialect(allow=_allow, deny=claude_deny, rewrites=True, noted=b""),
         tools=tool_rows(_TOOLS),

@@ -81,12 +81,18 @@ AGENT = Agent(
         project=".cursor/hooks.json",
         file=HookFile(
             form="json",
-            events=(("preToolUse", "pre"), ("postToolUse", "post"), ("postToolUseFailure", "post")),
+            events=(
+                ("preToolUse", "pre"), ("postToolUse", "post"), ("postToolUseFailure", "post"),
+                ("beforeSubmitPrompt", "prompt"),
+            ),
             entry=_entry,
             has_version=True,
         ),
         dialect=Dialect(
-            allow=lambda _: {"permission": "allow"}, deny=_deny, mark="cursor_version"
+            allow=lambda _: {"permission": "allow"},
+            deny=_deny,
+            heard=b'{"continue": true}',
+            mark="cursor_version",
         ),
         tools=tool_rows(_TOOLS),
         shell_call=lambda command: ("Shell", {"command": command}),

@@ -159,7 +159,9 @@ AGENT = Agent(
         user="~/.gemini/settings.json",
         project=".gemini/settings.json",
         file=HookFile(
-            form="json", events=(("BeforeTool", "pre"), ("AfterTool", "post")), entry=_entry
+            form="json",
+            events=(("BeforeTool", "pre"), ("AfterTool", "post"), ("BeforeAgent", "prompt")),
+            entry=_entry,
         ),
         dialect=Dialect(allow=_allow, deny=decision_deny, undecided=b"{}", rewrites=True),
         tools=tool_rows(_TOOLS),

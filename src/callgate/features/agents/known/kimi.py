@@ -27,7 +27,8 @@ from callgate.features.agents.known.values import (
 
 def _table(entry: Entry, event: str) -> str:
     command = quoted(entry.command)
-    return f'event = "{event}"\nmatcher = ".*"\ncommand = {command}\ntimeout = {entry.seconds}'
+    matcher = "" if entry.phase == "prompt" else 'matcher = ".*"\n'
+    return f'event = "{event}"\n{matcher}command = {command}\ntimeout = {entry.seconds}'
 
 
 def _scripted_run(home: str, url: str, prompt: str) -> ScriptedRun:
@@ -114,7 +115,9 @@ AGENT = Agent(
         user="~/.kimi-code/config.toml",
         file=HookFile(
             form="toml",
-            events=(("PreToolUse", "pre"), ("PostToolUse", "post")),
+            events=(
+                ("PreToolUse", "pre"), ("PostToolUse", "post"), ("UserPromptSubmit", "prompt"),
+            ),
             event_key="event",
             table=_table,
         ),

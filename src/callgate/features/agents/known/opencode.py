@@ -32,10 +32,11 @@ import {{ spawn }} from "node:child_process"
 
 const HOOK = {hook}
 const LIMIT_MS = {limit}
+const QUICK_MS = 8000
 
-const ask = (phase, event) => new Promise((resolve, reject) => {{
+const ask = (phase, event, limit = LIMIT_MS) => new Promise((resolve, reject) => {{
   const child = spawn(HOOK, [phase], {{ stdio: ["pipe", "pipe", "ignore"] }})
-  const timer = setTimeout(() => child.kill("SIGKILL"), LIMIT_MS)
+  const timer = setTimeout(() => child.kill("SIGKILL"), limit)
   let answer = ""
   child.stdout.setEncoding("utf8")
   child.stdout.on("data", (piece) => {{ answer += piece }})
@@ -45,12 +46,53 @@ const ask = (phase, event) => new Promise((resolve, reject) => {{
   child.stdin.end(JSON.stringify(event))
 }})
 
-export const Callgate = async ({{ directory }}) => ({{
+export const Callgate = async ({{ client, directory }}) => {{
+  const roots = new Map()
+  const commands = new Map()
+  const late = () => new Promise((_, reject) => setTimeout(reject, QUICK_MS).unref())
+
+  // The conversation with the user: a sub-agent has a session below it. undefined: unknown.
+  const rootOf = async (id) => {{
+    if (roots.has(id)) return roots.get(id)
+    let root = id
+    for (let depth = 0; depth < 8; depth += 1) {{
+      let found
+      try {{
+        found = (await Promise.race([client.session.get({{ path: {{ id: root }} }}), late()]))?.data
+      }} catch (error) {{}}
+      if (found?.id !== root) return undefined
+      if (!found.parentID) break
+      root = found.parentID
+    }}
+    if (roots.size > 1000) roots.clear()
+    roots.set(id, root)
+    return root
+  }}
+
+  return {{
+  // The text of a command may come from the repository: the user wrote only its name and arguments.
+  "command.execute.before": async (input) => {{
+    commands.set(input.sessionID, "/" + input.command + " " + (input.arguments ?? ""))
+  }},
+  "chat.message": async (input, output) => {{
+    try {{
+      const typed = commands.get(input.sessionID)
+      commands.delete(input.sessionID)
+      if ((await rootOf(input.sessionID)) !== input.sessionID) return
+      const texts = (output?.parts ?? []).filter((part) => part?.type === "text")
+      const written = texts.filter((part) => !part.synthetic)
+      await ask("prompt", {{
+        hook_event_name: "chat.message", session_id: input.sessionID, cwd: directory,
+        prompt: typed ?? written.map((part) => part.text).join("\\n"),
+      }}, QUICK_MS)
+    }} catch (error) {{}}
+  }},
   "tool.execute.before": async (input, output) => {{
     let verdict
     try {{
       verdict = JSON.parse(await ask("pre", {{
-        hook_event_name: "tool.execute.before", session_id: input.sessionID, cwd: directory,
+        hook_event_name: "tool.execute.before", cwd: directory,
+        session_id: (await rootOf(input.sessionID)) ?? input.sessionID,
         tool_name: input.tool, tool_input: output.args ?? {{}}, tool_call_id: input.callID,
       }}))
     }} catch (error) {{
@@ -61,13 +103,15 @@ export const Callgate = async ({{ directory }}) => ({{
   "tool.execute.after": async (input, output) => {{
     try {{
       await ask("post", {{
-        hook_event_name: "tool.execute.after", session_id: input.sessionID, cwd: directory,
+        hook_event_name: "tool.execute.after", cwd: directory,
+        session_id: (await rootOf(input.sessionID)) ?? input.sessionID,
         tool_name: input.tool, tool_input: input.args ?? {{}}, tool_call_id: input.callID,
-        tool_response: String(output?.output ?? "").slice(0, 4000),
+        tool_response: String(output?.output ?? "").slice(0, 65536),
       }})
     }} catch (error) {{}}
   }},
-}})
+  }}
+}}
 """
 
 
@@ -204,7 +248,14 @@ AGENT = Agent(
             ".opencode/plugin", ".opencode/plugins", ".opencode/opencode.json",
             ".opencode/opencode.jsonc",
         ),
-        file=HookFile(form="program", program=_program),
+        file=HookFile(
+            form="program",
+            events=(
+                ("tool.execute.before", "pre"), ("tool.execute.after", "post"),
+                ("chat.message", "prompt"),
+            ),
+            program=_program,
+        ),
         dialect=Dialect(allow=lambda _: {"decision": "allow"}, deny=decision_deny),
         tools=tool_rows(_TOOLS),
         shell_call=lambda command: ("bash", {"command": command, "description": "try"}),

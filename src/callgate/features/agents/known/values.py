@@ -141,6 +141,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the answer can replace the input of the call."""
     noted: bytes = b"{}"
     """The answer to an event after a call."""
+    heard: bytes = b""
+    """The answer to a prompt of the user. Some agents add any other text to the conversation."""
     event: Callable[[dict[str, Any]], dict[str, Any]] = _same
     """Converts an event of the agent to the format of Claude Code, which most agents use."""
     own_event: Callable[[dict[str, Any]], dict[str, Any]] = _same
@@ -182,16 +184,21 @@ def no_output(input: Input | None) -> None:
 # --- settings that name a hook ----------------------------------------------------------------
 
 
+Phase = Literal["pre", "post", "prompt"]
+
+
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of callgate's entry in an agent's settings."""
 
     command: str
     """Shell command, which refuses the call if the hook fails. After a call, it reports the end."""
     report: str
-    """The command after a call, if one program serves both events."""
+    """The command after a call, if one program serves all events."""
+    prompt: str
+    """The command for a prompt of the user, likewise."""
     script: str
     """Path of the hook itself, which gets the phase as its argument."""
-    phase: Literal["pre", "post"]
+    phase: Phase
     seconds: int
     """The agent's time limit for the hook."""
     name: str
@@ -203,6 +210,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 def matched_entry(entry: Entry, *, matcher: str = "*", **more: Any) -> dict[str, Any]:
     """Return an entry in Claude Code's format: a matcher of tools, and their hooks."""
     hook = {"type": "command", "command": entry.command, "timeout": entry.seconds, **more}
+    if entry.phase == "prompt":
+        return {"hooks": [hook]}
     return {"matcher": matcher, "hooks": [hook]}
 
 
@@ -215,7 +224,7 @@ class HookFile(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     form: Literal["json", "toml", "program"]
-    events: tuple[tuple[str, Literal["pre", "post"]], ...] = ()
+    events: tuple[tuple[str, Phase], ...] = ()
     """The events of the agent; the event before a call is the first."""
     entry: Callable[[Entry], dict[str, Any]] = matched_entry
     """json: the entry for one event."""
@@ -231,9 +240,15 @@ class HookFile(msgspec.Struct, frozen=True, kw_only=True):
     """program: names of further files with the same text in the same directory."""
     is_executable: bool = False
 
+    @property
+    def reports_prompts(self) -> bool:
+        """Whether the hook reports messages of the user."""
+        return any(phase == "prompt" for _, phase in self.events)
 
-CLAUDE_EVENTS: tuple[tuple[str, Literal["pre", "post"]], ...] = (
+
+CLAUDE_EVENTS: tuple[tuple[str, Phase], ...] = (
     ("PreToolUse", "pre"), ("PostToolUse", "post"), ("PostToolUseFailure", "post"),
+    ("UserPromptSubmit", "prompt"),
 )  # fmt: skip
 
 

@@ -12,9 +12,10 @@ input. A missing or ambiguous input becomes agent_action.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -191,6 +192,30 @@ def card_of(params: dict[str, Any]) -> str | None:
     update = params.get("update")
     card = update.get("toolCallId") if isinstance(update, dict) else None
     return card if isinstance(card, str) else None
+
+
+_LONGEST_OUTPUT = 64 * 1024
+
+
+def output_of(state: Mapping[str, Any]) -> str | None:
+    """Return the text of a tool's output in its last update; None if it has none."""
+    texts = list(_texts(state.get("content")))
+    raw = state.get("rawOutput")
+    if not texts and raw:
+        texts = [raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False)]
+    return "\n".join(texts)[:_LONGEST_OUTPUT] or None
+
+
+def words_of(params: Any) -> str:
+    """Return the text that the user wrote in a prompt, without the content of attachments."""
+    return "\n".join(_texts(params.get("prompt") if isinstance(params, dict) else None))
+
+
+def _texts(blocks: Any) -> Iterator[str]:
+    for block in blocks if isinstance(blocks, list) else ():
+        found = block.get("content", block) if isinstance(block, dict) else None
+        if isinstance(found, dict) and found.get("type") == "text":
+            yield str(found.get("text", ""))
 
 
 def with_texts(params: dict[str, Any], text_of: TextOf) -> dict[str, Any]:

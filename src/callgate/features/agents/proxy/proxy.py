@@ -220,6 +220,9 @@ class Proxy:
         agent, session = self._sessions[id]
         workspace = session.session.workspace
         session.prompts += 1
+        self._dependencies.runtime.sessions.conversations.hear(
+            session.session, messages.words_of(params)
+        )
         try:
             began = executed_later.now()
             before = await observe(workspace, most=_MOST_ENTRIES, seconds=_MOST_SECONDS)

@@ -30,6 +30,7 @@ from callgate.features.agents.hooks.agent_calls import Tickets
 from callgate.features.agents.hooks.agent_tools import translate
 from callgate.features.agents.hooks.events import BadHookEvent, HookEvent, HookPhase, Verdict
 from callgate.features.agents.hooks.listener import HookListener, bind_in
+from callgate.features.agents.hooks.prompts import Sender
 from callgate.features.agents.known import hook_directory, proxies_directory, token_file
 from callgate.features.agents.proxy.agents import Agent, AgentLocation, Handlers
 from callgate.features.agents.proxy.messages import combined
@@ -235,8 +236,14 @@ class ProxyHooks:
         data: bytes,
         disconnected: Callable[[], Awaitable[Any]] | None = None,
         phase: str | None = None,
+        sender: Sender | None = None,
     ) -> bytes:
-        """Return the answer to one event in the agent's format. Any failure is a refusal."""
+        """Return the answer to one event in the agent's format. Any failure is a refusal.
+
+        The editor reports prompts, so the hook's reports of them are not read.
+        """
+        if phase == HookPhase.PROMPT:
+            return events.heard(agent)
         try:
             event = await asyncio.to_thread(events.read, agent, data)  # it may be large
             if phase is not None and phase != event.phase:

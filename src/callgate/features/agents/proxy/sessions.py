@@ -137,7 +137,8 @@ class ProxiedSession:
         id = state["toolCallId"]
         known = self._states.pop(id, None)
         if wire.has_ended(state):  # no question about it follows
-            self._approvals.end(id, success=not wire.has_failed(state))
+            success = not wire.has_failed(state)
+            self._approvals.end(id, success=success, how=messages.output_of(state) or "")
             return
         learnt = messages.merged(known, state)
         if len(msgspec.json.encode(learnt)) <= _LARGEST_STATE:
