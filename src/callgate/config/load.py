@@ -342,6 +342,7 @@ def _policy(table: PolicyTable, file: File, at: Path) -> Policy:
         ),
         confirm_destructive=table.confirm_destructive,
         read_commands=_read_commands(table, file, at),
+        guarded_rules=None if table.guarded_rules is None else tuple(table.guarded_rules),
         budgets=tuple(_budgets(table.budgets, file, (*at, "budgets"))),
         guard=_guard(table.guard),
     )

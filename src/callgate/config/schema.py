@@ -162,6 +162,9 @@ class PolicyTable(Table, frozen=True):
     read_commands: Literal["allow", "ask"] | None = None
     """Whether commands that only read (ls, git status, grep, ...) run without approval, in the
     read-only sandbox without network. Default: allow in mode guarded, ask in mode ask."""
+    guarded_rules: list[Literal["localhost", "git_fetch"]] | None = None
+    """Rules about connections that mode guarded contains: `localhost` allows services of this
+    machine, `git_fetch` allows `git fetch` from the repository's remotes. Default: both."""
     budgets: BudgetsTable = BudgetsTable()
 
 

@@ -157,6 +157,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     None: only in mode guarded; in a workspace's settings: no opinion.
     """
     guard: GuardSettings = GuardSettings()
+    guarded_rules: tuple[str, ...] | None = None
+    """Names of the rules that mode guarded contains (`guarded_rules`). None: all."""
     hosts: tuple[str, ...] | None = None
     """In a workspace's settings: commands reach only these hosts. None: no opinion."""
     budgets: tuple[Budget, ...] = ()

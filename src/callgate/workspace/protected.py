@@ -255,7 +255,9 @@ _DIRECTORIES = frozenset(
     """.cursor .claude .gemini .codex .agents .windsurf .clinerules .roo .continue .github .circleci
     .buildkite .woodpecker .drone skills memory memories .memory""".split()  # noqa: SIM905
 )
-_REQUIREMENTS = re.compile(r"(?:requirements|constraints)[^/]*\.(?:txt|in)\Z")
+_REQUIREMENTS = re.compile(
+    r"(?:requirements|constraints)[^/]*\.(?:txt|in)\Z|(?:docker-)?compose[^/]*\.ya?ml\Z"
+)
 _SUFFIXES = (".mk", ".mdc", ".gradle", ".cmake", ".service", ".pth", ".config.js", ".config.ts")
 
 

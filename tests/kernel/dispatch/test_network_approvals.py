@@ -285,3 +285,65 @@ async def test_a_rule_for_installs_covers_a_registry_for_installs_alone(
     assert [each.text for each in results][0] == "hello\n"
     assert all("hello" not in each.text for each in results[1:])
     assert len(approver.questions) == 2
+
+
+async def _in_guarded(
+    base: Path, backends: Any, monkeypatch: pytest.MonkeyPatch, approver: Approver, *commands: str
+) -> list[str]:
+    """The outputs of commands; `pip`, `gh` and `git` fetch from the port in the file `port`."""
+    programs = base / "programs"
+    programs.mkdir()
+    for name in ("pip", "gh", "git"):
+        (programs / name).write_text('#!/bin/sh\nexec curl -s "http://127.0.0.2:$(cat port)/"\n')
+        (programs / name).chmod(0o755)
+    surroundings = Surroundings(
+        home=str(base / "home"),
+        callgate_home=str(base / "home/.callgate"),
+        readable=(str(programs),),
+        asks_in_guarded=True,
+    )
+    sandbox = Sandbox(surroundings, backends)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    async with server() as port:
+        (base / "ws/port").write_text(str(port))
+        config = base / "ws/.git/config"
+        config.parent.mkdir(exist_ok=True)
+        config.write_text(config.read_text().replace("PORT", str(port)) if config.exists() else "")
+        try:
+            run = bench(base, sandbox, approver, policy=Policy(), mode=Mode.GUARDED)
+            run.dispatcher.authority.flows.tell(run.session, "Install the packages.")
+            return [(await run.run("shell", {"command": each})).text for each in commands]
+        finally:
+            sandbox.close()
+
+
+async def test_an_approval_covers_further_installs_and_nothing_else(
+    base: Path, backends: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    approver = Approver(True, False, False)
+    found = await _in_guarded(
+        base, backends, monkeypatch, approver, "pip install x", "pip install y", "pip config z", "gh pr view 1"
+    )
+    assert [each == "hello\n" for each in found] == [True, True, False, False]
+    assert [each.arguments.get("installs") for each in approver.questions] == ["pip", None, None]
+
+
+async def test_git_fetches_from_the_remote_that_was_there_before_the_first_command(
+    base: Path, backends: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (base / "ws/.git").mkdir()
+    (base / "ws/.git/config").write_text('[remote "origin"]\n\turl = http://127.0.0.2:PORT/app.git\n')
+    approver = Approver(False)
+    found = await _in_guarded(base, backends, monkeypatch, approver, "git fetch origin", "git push origin main")
+    assert [each == "hello\n" for each in found] == [True, False]
+    assert len(approver.questions) == 1
+
+
+async def test_git_does_not_fetch_unasked_from_a_remote_that_a_command_added(
+    base: Path, backends: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    approver = Approver(False)
+    add = "printf '[remote \"origin\"]\\n\\turl = http://127.0.0.2:%s/a.git\\n' $(cat port) >> .git/config"
+    found = await _in_guarded(base, backends, monkeypatch, approver, add, "git fetch origin")
+    assert "hello" not in found[1]
+    assert len(approver.questions) == 1

@@ -13,7 +13,9 @@ The approval of a command also covers the hosts in its text.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+import os
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -43,6 +45,14 @@ from callgate.sandbox import allowed_hosts
 from callgate.sandbox.allowed_hosts import AllowedHost
 
 _LONGEST_LABEL = 200
+_MOST_SESSIONS = 4_096
+_LARGEST_CONFIG = 256 * 1024
+_METADATA = "the metadata service of a cloud, which hands out credentials"
+_REMOTE_URL = re.compile(r"^[ \t]*url[ \t]*=[ \t]*(\S+)[ \t]*$", re.MULTILINE | re.IGNORECASE)
+_REMOTE_HOST = re.compile(
+    r"(?P<scheme>https?|ssh|git)://(?:[^@/]*@)?(?P<host>[A-Za-z0-9.-]+)(?::(?P<port>\d+))?/"
+    r"|(?:[^@/:]+@)?(?P<scp>[A-Za-z0-9.-]+):(?!/)"
+)
 _TEXT = {"type": "string", "maxLength": 4096}
 _DEFINITION = ToolDefinition(
     name=CONNECT_HOST,
@@ -57,6 +67,7 @@ _DEFINITION = ToolDefinition(
             "program": {**_TEXT, "description": "The program that connects."},
             "call": {**_TEXT, "description": "The call that started it."},
             "installs": {**_TEXT, "description": "Its package manager, if it only installs."},
+            "reads": {**_TEXT, "description": "Its program, if it only reads from a service."},
         },
         "required": ["host", "port"],
         "additionalProperties": False,
@@ -107,6 +118,8 @@ class Connections:
     def __init__(self, run: Run, calls: RunningCalls) -> None:
         self._run = run
         self._calls = calls
+        self._remotes: dict[str, frozenset[str]] = {}
+        """By session: hosts of the repository's remotes before its first command."""
 
     def of_call(self, launcher: Launcher, call: ToolCall, *, is_approved: bool) -> Launcher:
         """Return a launcher whose commands put questions for a call. `is_approved`: an approver
@@ -116,13 +129,23 @@ class Connections:
         text = command if isinstance(command, str) else ""
         named = hosts_in(text) if is_approved else ()
         label = f"{call.tool}: {text}" if text else call.tool
+        remotes = self._remotes_of(call.session)
 
         async def approve(connection: Connection) -> Verdict:
             if any(str(each) == connection.entry for each in named):
                 return Verdict()
-            return await self._ask(connection, call, label, _installer(text))
+            use = _use(text, connection, remotes)
+            return await self._ask(connection, call, label, use)
 
         return _Approving(launcher, approve)
+
+    def _remotes_of(self, session: Session) -> frozenset[str]:
+        root = session.parent or session.id
+        if root not in self._remotes:
+            while len(self._remotes) >= _MOST_SESSIONS:
+                del self._remotes[next(iter(self._remotes))]
+            self._remotes[root] = _read_remotes(session.workspace)
+        return self._remotes[root]
 
     def of_process(self, launcher: Launcher, session: Session, name: str) -> Launcher:
         """Return a launcher for a process that serves many calls. A question belongs to the session
@@ -138,12 +161,12 @@ class Connections:
         return _Approving(launcher, approve)
 
     async def _ask(
-        self, connection: Connection, call: ToolCall, label: str, installs: str | None = None
+        self, connection: Connection, call: ToolCall, label: str, use: Mapping[str, str] = {}
     ) -> Verdict:
         result = await self._run(
             ToolCall(
                 tool=CONNECT_HOST,
-                arguments=_arguments(connection, call, installs),
+                arguments=_arguments(connection, call, use),
                 session=call.session,
                 caller=CallerKind(call.caller),
                 turn_id=call.turn_id,
@@ -186,10 +209,45 @@ def hosts_in(command: str) -> tuple[AllowedHost, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _installer(command: str) -> str | None:
-    from callgate.policy.installers import installer  # lazy: for commands  # noqa: PLC0415
+def _use(command: str, connection: Connection, remotes: Collection[str]) -> dict[str, str]:
+    """Return the use of the network by a command, if callgate understands all of it."""
+    from callgate.policy.installers import GIT, installer, reader  # lazy: for commands  # noqa: PLC0415
 
-    return installer(command)
+    if (manager := installer(command)) is not None:
+        return {"installs": manager}
+    program = reader(command)
+    host = connection.entry.removeprefix("private:")
+    if program is None or (program == GIT and (host not in remotes or _is_metadata(connection))):
+        return {}
+    return {"reads": program}
+
+
+def _is_metadata(connection: Connection) -> bool:
+    return _reaches(connection.address or connection.entry) == _METADATA
+
+
+def _read_remotes(workspace: str) -> frozenset[str]:
+    """Return the hosts of a repository's remotes, as connections name them."""
+    try:
+        path = os.path.join(workspace, ".git", "config")
+        with open(path, "rb", opener=_open_without_waiting) as file:
+            text = file.read(_LARGEST_CONFIG).decode("utf-8", "replace")
+    except OSError:
+        return frozenset()
+    return frozenset(filter(None, map(_host_of_remote, _REMOTE_URL.findall(text))))
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
+
+
+def _host_of_remote(url: str) -> str | None:
+    found = _REMOTE_HOST.match(url)
+    if found is None:
+        return None
+    scheme, host = found["scheme"], found["host"] or found["scp"]
+    port = found["port"] or {"https": "", "http": "", "git": "9418"}.get(scheme or "ssh", "22")
+    return f"{host}:{port}".lower() if port not in ("", "80", "443") else host.lower()
 
 
 def _purpose(connection: Connection, label: str) -> str:
@@ -202,7 +260,7 @@ def _quoted(text: str) -> str:
     return msgspec.json.encode(summarize(redact(text), limit=_LONGEST_LABEL)).decode()
 
 
-def _arguments(connection: Connection, call: ToolCall, installs: str | None) -> dict[str, Any]:
+def _arguments(connection: Connection, call: ToolCall, use: Mapping[str, str]) -> dict[str, Any]:
     address = connection.address or connection.entry
     values = {
         "host": connection.entry,
@@ -211,7 +269,7 @@ def _arguments(connection: Connection, call: ToolCall, installs: str | None) -> 
         "reaches": _reaches(address),
         "program": connection.program,
         "call": call.id,
-        "installs": installs,
+        **use,
     }
     return {name: value for name, value in values.items() if value is not None}
 
@@ -225,7 +283,7 @@ def _reaches(text: str) -> str | None:
     if not allowed_hosts.is_address(host) or allowed_hosts.is_public(host):
         return None
     if allowed_hosts.is_metadata(host):
-        return "the metadata service of a cloud, which hands out credentials"
+        return _METADATA
     return "this machine or the network around it"
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.commands import CONNECT_HOST
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolPermissionDenied
 from callgate.core.sessions import Mode
@@ -25,6 +26,7 @@ from callgate.dispatch.permission.grants import Grants
 from callgate.dispatch.subjects import Subject, question
 from callgate.policy.decide import Rulebook, bears_rules
 from callgate.policy.decisions import Decision, Reason
+from callgate.policy.guarded_rules import allow_connection
 from callgate.policy.opinions import lifts_protection
 from callgate.policy.provenance.sources import Flow
 from callgate.policy.rules import Outcome
@@ -69,6 +71,9 @@ def decide(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
     if decision is None:
         decision = book.decide(question(call, subject, book), key)
     reads = decision.reason is Reason.READ_COMMANDS
+    if tool.name == CONNECT_HOST and mode == Mode.GUARDED:
+        arguments = subject.checked.arguments
+        decision = allow_connection(decision, arguments, book.user.guarded_rules)
     has_facts = call.repaired or tool.definition.always_ask or reads or flow is not None
     writes = tool.effect is SideEffects.WRITE and bool(subject.resolved_paths)
     if has_facts or writes or subject.named or authority.tightenings:  # most calls have none

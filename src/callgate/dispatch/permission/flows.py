@@ -18,7 +18,7 @@ from callgate.core.content import SESSION_LABELS, Label
 from callgate.core.events import LABEL_CLEARED, LABELLED, Actor, Event, EventSink
 from callgate.core.ids import ulid
 from callgate.core.ops import UpdateSession
-from callgate.core.sessions import Session
+from callgate.core.sessions import Mode, Session
 from callgate.dispatch.permission.grants import Grants
 from callgate.dispatch.subjects import Subject
 from callgate.events.log import SessionLog
@@ -171,12 +171,16 @@ class Flows:
         return facts.flow(subject, guard, self._grants.destinations(session, subject.tool.name))
 
     def copied(self, call: ToolCall, subject: Subject) -> str:
-        """Return why a call that writes a control file needs approval: it copies untrusted content.
-        An empty text if it does not."""
+        """Return why a call that writes a control file needs approval: it copies untrusted content,
+        or names a new host. An empty text if it does not."""
         facts = self.facts.get(call.session.parent or call.session.id) if self.facts else None
-        if facts is None or Label.UNTRUSTED not in facts.labels:
+        if facts is None:
             return ""
-        return facts.copied_into_control_file(subject)
+        is_tainted = Label.UNTRUSTED in facts.labels
+        found = facts.copied_into_control_file(subject) if is_tainted else ""
+        if found or (call.session.mode == Mode.WRITE and not is_tainted):
+            return found
+        return facts.names_new_address(subject)
 
     def traces(self, call: ToolCall, subject: Subject) -> tuple[Trace, ...]:
         """Return the sources of all values of a call, for the approver."""

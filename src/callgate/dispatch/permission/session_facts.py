@@ -11,9 +11,11 @@ from typing import Any
 import msgspec
 
 from callgate.core.calls import ToolCall, ToolResult
+from callgate.core.commands import CONNECT_HOST
 from callgate.core.content import SESSION_LABELS, Label, Message, ToolResultBlock, ToolUseBlock
 from callgate.core.effects import SideEffects
 from callgate.core.sessions import ResolvedPath, Session
+from callgate.dispatch.permission.new_addresses import new_address
 from callgate.dispatch.subjects import Subject
 from callgate.dispatch.tool_output import text_of
 from callgate.dispatch.tools.registry import Registered
@@ -84,6 +86,8 @@ class SessionFacts:
         self._approved_hosts: set[tuple[str, int]] = set()
         self._paid: set[str] = set()
         """Payees of payments since the user wrote last."""
+        self._approved_uses: set[tuple[str, str]] = set()
+        """Hosts of approved connections, each with its use: installing, or reading."""
 
     # Input.
 
@@ -113,6 +117,9 @@ class SessionFacts:
         """Remember the hosts of an approved call for the rest of the session."""
         if subject.enclosure is not None or not subject.tool.outward:
             return
+        use = _use_of(subject)
+        if use is not None and len(self._approved_uses) < _MOST_HOSTS:
+            self._approved_uses.add(use)
         names = parameters(subject, guard)
         for _, value in destinations.values_of(subject.checked.arguments, names):
             address = _host_of(value)
@@ -172,6 +179,9 @@ class SessionFacts:
     def flow(self, subject: Subject, guard: GuardSettings, answered: frozenset[str]) -> Flow:
         """Return the sources of a call's destinations."""
         tool = subject.tool
+        use = _use_of(subject)
+        if use is not None and use in self._approved_uses:
+            answered |= {destinations.remembered(str(subject.checked.arguments["host"]))}
         hosts: tuple[str, ...] = ()
         takes_destinations = True
         if subject.enclosure is not None:
@@ -419,6 +429,14 @@ class SessionFacts:
                 )
         return ""
 
+    def names_new_address(self, subject: Subject) -> str:
+        """Return a sentence about an unnamed host in a text that runs or loads later."""
+        return new_address(subject, self._is_named) if self.is_told else ""
+
+    def _is_named(self, address: forms.Address) -> bool:
+        is_approved = address[:2] in self._approved_hosts
+        return is_approved or self.index.names_host(address.host, address.port)
+
     def _copied_from(self, name: str, text: str) -> Source | None:
         """Return the untrusted source of a short text, or of a part of a long one. Texts of one or
         two words are ignored, because they occur in many sources."""
@@ -601,3 +619,12 @@ def _carries_secret(subject: Subject) -> bool:
         return False
     arguments = subject.checked.arguments
     return bool(redact_value(arguments) != arguments)
+
+
+def _use_of(subject: Subject) -> tuple[str, str] | None:
+    """Return the host of a connection and its use; None if callgate does not know the use."""
+    if subject.tool.name != CONNECT_HOST:
+        return None
+    arguments = subject.checked.arguments
+    use = arguments.get("installs") or arguments.get("reads")
+    return None if use is None else (str(arguments.get("host")), str(use))
