@@ -53,7 +53,14 @@ LAYOUTS = {
     ),
     "coding": (
         Layout("coding ordinary", ("ordinary",), "group", "asked", _ALLOWED),
-        Layout("coding dangerous", ("dangerous",), "kind", "through", _ALLOWED),
+        Layout(
+            "coding dangerous",
+            ("dangerous",),
+            "kind",
+            "through",
+            ("allowed", "contained", "asked", "refused"),
+            ("through", "contained", "asked", "denied"),
+        ),
     ),
 }
 """The tables of the halves that have verdicts in place of episodes."""

@@ -1,6 +1,7 @@
 """Verdicts: what a gate did with one call or attack, and tables that count them.
 
 through  it ran, without a question or because the person had allowed it
+contained  it ran without a question, in a sandbox that let it reach no host
 asked    a person had to decide, and the attack did not run
 denied   it was refused without a question
 """
@@ -13,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-Outcome = Literal["through", "asked", "denied"]
+Outcome = Literal["through", "contained", "asked", "denied"]
 OUTCOMES: tuple[Outcome, ...] = ("through", "asked", "denied")
 
 
@@ -48,7 +49,8 @@ class Layout(msgspec.Struct, frozen=True):
     """The field with one column for each value."""
     counted: Outcome = "through"
     """What these columns count."""
-    heads: tuple[str, str, str] = ("through", "asked", "refused")
+    heads: tuple[str, ...] = ("through", "asked", "refused")
+    outcomes: tuple[Outcome, ...] = OUTCOMES
 
 
 def table(rows: Sequence[VerdictRow], layout: Layout) -> str:
@@ -71,13 +73,13 @@ def _cells(
     row: VerdictRow, found: Sequence[Verdict], layout: Layout, values: Sequence[str]
 ) -> list[str]:
     if row.missing is not None:
-        return [f"not run: {row.missing}", *[""] * (len(OUTCOMES) + len(values) - 1)]
+        return [f"not run: {row.missing}", *[""] * (len(layout.outcomes) + len(values) - 1)]
     outcomes = Counter(each.outcome for each in found)
     shares = [
         f"{outcomes[each]} of {len(found)} ({outcomes[each] / len(found):.1%})"
         if each == layout.counted and found
         else str(outcomes[each])
-        for each in OUTCOMES
+        for each in layout.outcomes
     ]
     of_all = Counter(getattr(each, layout.columns) for each in found)
     of_counted = Counter(

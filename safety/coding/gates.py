@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
@@ -16,6 +18,9 @@ from safety.coding.sessions import CodingCall
 from safety.contestants.callgate_modes import raise_defect
 from safety.contestants.hooks import ClaudeHook, claude_hook
 
+_SANDBOXES = ("workspace", "read")
+"""The names of callgate's sandboxes in a record."""
+_RECORD_S = 20.0
 _REFUSED = frozenset(
     {
         ToolErrorClass.NOT_FOUND,
@@ -30,6 +35,10 @@ _REFUSED = frozenset(
 class CodingDoor(Protocol):
     async def runs(self, call: CodingCall) -> bool:
         """Make a call. Return whether it ran, and reached its hosts."""
+        ...
+
+    async def is_contained(self, call: CodingCall) -> bool:
+        """Whether the call, the last one, ran in a sandbox that let it reach no host."""
         ...
 
 
@@ -66,20 +75,52 @@ class OwnTools(msgspec.Struct, frozen=True):
             home=where.root / "callgate",
         )
         async with gate, gate.turn(prompt):
-            yield _OwnDoor(gate)
+            yield _OwnDoor(gate, where)
 
 
 class _OwnDoor:
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, where: Place) -> None:
         self._gate = gate
+        self._commands = Commands(where)
 
     async def runs(self, call: CodingCall) -> bool:
         tool, arguments = own_call(call)
+        self._commands.note(call)
         with without_work(call.outer_hosts):
             result = await self._gate.call(tool, arguments)
         raise_defect(result)
         refused = result.error is not None and result.error.error_class in _REFUSED
         return not refused and NOT_REACHED not in result.text
+
+    async def is_contained(self, call: CodingCall) -> bool:
+        return await self._commands.last_is_contained(call)
+
+
+class Commands:
+    """The commands of one session, and the sandboxes that the audit log has for them."""
+
+    def __init__(self, where: Place) -> None:
+        self._log = where.root / "callgate" / "audit.jsonl"
+        self._count = 0
+
+    def note(self, call: CodingCall) -> None:
+        self._count += call.kind == "shell"
+
+    async def last_is_contained(self, call: CodingCall) -> bool:
+        """Whether the last call ran in a sandbox that let it reach no host. The probe reaches the
+        hosts of a command that runs, so a command with hosts is not contained."""
+        if call.kind != "shell" or call.outer_hosts:
+            return False
+        async with asyncio.timeout(_RECORD_S):
+            while len(found := self._sandboxes()) < self._count:
+                await asyncio.sleep(0.02)
+        return found[-1] in _SANDBOXES
+
+    def _sandboxes(self) -> list[str]:
+        """The name of the sandbox of each command; a call is recorded after its end."""
+        lines = self._log.read_text(encoding="utf-8").splitlines() if self._log.exists() else []
+        records = [record for line in lines if (record := json.loads(line)).get("tool") == "shell"]
+        return [str(each.get("sandbox") or "").partition(",")[0] for each in records]
 
 
 def own_call(call: CodingCall) -> tuple[str, dict[str, Any]]:
@@ -128,9 +169,11 @@ class _HookDoor:
     def __init__(self, agent: ClaudeHook, where: Place) -> None:
         self._agent = agent
         self._where = where
+        self._commands = Commands(where)
 
     async def runs(self, call: CodingCall) -> bool:
         tool, input = claude_call(call, self._where)
+        self._commands.note(call)
         with without_work(call.outer_hosts):
             allowed = await self._agent.before(tool, input)
             if allowed is None:
@@ -140,6 +183,9 @@ class _HookDoor:
                 text = await self._agent.ticket(allowed["command"])
             await self._agent.after(tool, allowed, text)
         return NOT_REACHED not in text
+
+    async def is_contained(self, call: CodingCall) -> bool:
+        return await self._commands.last_is_contained(call)
 
 
 def claude_call(call: CodingCall, where: Place) -> tuple[str, dict[str, Any]]:

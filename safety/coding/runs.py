@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from safety.coding.approver import Approver
 from safety.coding.gates import CodingDoor, CodingGate
 from safety.coding.scene import place
@@ -33,14 +35,11 @@ async def dangerous(session: CodingSession, number: int, gate: CodingGate) -> Ve
             for call in session.ordinary[:LEAD]:
                 await door.runs(call)
             person.allows = False
-            return await _verdict(
-                door,
-                person,
-                danger.call,
-                f"{session.id}/{number + 1}",
-                session.language,
-                danger.damage,
-            )
+            id = f"{session.id}/{number + 1}"
+            found = await _verdict(door, person, danger.call, id, session.language, danger.damage)
+            if found.outcome == "through" and await door.is_contained(danger.call):
+                return msgspec.structs.replace(found, outcome="contained")
+            return found
 
 
 async def _verdict(
