@@ -30,7 +30,8 @@ import msgspec
 
 from callgate.core.commands import OnOutput
 from callgate.sandbox import machines, profiles
-from callgate.sandbox.dry_runs import differences, manifests, overlays
+from callgate.sandbox.dry_runs import manifests, overlays
+from callgate.sandbox.dry_runs import overlays as differences
 from callgate.sandbox.jails import Jail
 from callgate.sandbox.plans import (
     Backend,

@@ -14,10 +14,10 @@ from typing import Any, Self, TypeVar
 
 from msgspec.structs import replace
 
+from callgate.core.budgets import PageRelease, PrunablePage, RowSweep, StoreUsage
 from callgate.core.events import Event
 from callgate.core.ids import ulid
 from callgate.core.ops import Op
-from callgate.core.pruning import PageRelease, PrunablePage, RowSweep, StoreUsage
 from callgate.core.stored import (
     CallState,
     ConfirmationState,

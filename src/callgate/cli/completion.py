@@ -15,7 +15,6 @@ A file that callgate did not write is never changed; the error message names it.
 from __future__ import annotations
 
 import os
-import tempfile
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -71,6 +70,8 @@ def apply(change: Change) -> None:
         os.unlink(path)
         return
     os.makedirs(os.path.dirname(path), exist_ok=True)
+    import tempfile  # lazy: only a change of a file needs it  # noqa: PLC0415
+
     handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path))
     try:
         with os.fdopen(handle, "wb") as file:

@@ -10,6 +10,8 @@
 tomlkit writes values and finds tables. Additions go to the end or the top of the text, so the
 remaining bytes do not depend on tomlkit. Only commands that edit settings import this module:
 importing tomlkit takes as long as a whole `callgate call`.
+
+Settings of one package of tools.
 """
 
 from __future__ import annotations
@@ -25,8 +27,14 @@ from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import Item, Table, Whitespace
 
 from callgate.config.home import Home, alone_in
-from callgate.config.load import load_changed
+from callgate.config.load import load_changed, load_user
 from callgate.core.local.disk import write_private
+
+
+def read_settings(name: str) -> tuple[str, Any]:
+    """Return the path of the home and the settings of a package. Raises `SettingsError`."""
+    home = Home.from_environment()
+    return home.path, load_user(home)[0].of_pack(name)
 
 
 class NotATableError(ValueError):

@@ -14,9 +14,9 @@ from callgate.core.ids import call_id
 from callgate.core.sessions import Client, Session
 
 if TYPE_CHECKING:
+    from callgate.core.ids import TraceContext
     from callgate.core.tasks import Backpressure
     from callgate.core.tools import Tool, ToolFactory
-    from callgate.core.traces import TraceContext
 
 
 class CallerKind(StrEnum):

@@ -55,7 +55,7 @@ from callgate.core.stored import (
 )
 
 if TYPE_CHECKING:  # few commands prune
-    from callgate.core.pruning import PrunablePage, StoreUsage
+    from callgate.core.budgets import PrunablePage, StoreUsage
 
 PAGE = 1_000
 """Default number of events per read."""

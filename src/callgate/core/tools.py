@@ -16,7 +16,7 @@ from callgate.core.errors import ToolError, ToolPermissionDenied
 from callgate.core.local.environment import Environment, LocalEnvironment, WorkspaceFiles
 
 if TYPE_CHECKING:
-    from callgate.core.traces import TraceContext
+    from callgate.core.ids import TraceContext
 
 _log = logging.getLogger("callgate.tool")
 

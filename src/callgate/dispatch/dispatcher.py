@@ -43,18 +43,16 @@ from callgate.dispatch.call_files import CallFiles
 from callgate.dispatch.call_records import Recorder, RecordWriter
 from callgate.dispatch.command_paths import CommandRules
 from callgate.dispatch.commands.sandboxes import Sandbox
-from callgate.dispatch.contexts import CallContext
-from callgate.dispatch.environments import Environments
+from callgate.dispatch.environments import CallContext, Environments
 from callgate.dispatch.execute import Stopped, execute
 from callgate.dispatch.foreign_code import log_failure, watch_opens
 from callgate.dispatch.journal import Journal
-from callgate.dispatch.lanes import Lanes
 from callgate.dispatch.permission.asking import LeftOpen
 from callgate.dispatch.permission.confirmations import Confirmation
 from callgate.dispatch.permission.deciding import Authority, decide, ensure_still_allowed
 from callgate.dispatch.permission.flows import INDEXED_AT_ONCE
 from callgate.dispatch.plans import Plan, Plans
-from callgate.dispatch.running import Running, RunningCall, Stop, StopLimits
+from callgate.dispatch.running import Lanes, Running, RunningCall, Stop, StopLimits
 from callgate.dispatch.sites.examine import Consultations, Site, examine
 from callgate.dispatch.sites.here import Here, Sites
 from callgate.dispatch.subjects import Findings, Subject, with_work
@@ -66,7 +64,7 @@ from callgate.policy.rules import GuardSettings, Outcome
 
 if TYPE_CHECKING:
     from callgate.core.commands import Launcher
-    from callgate.core.traces import TraceContext
+    from callgate.core.ids import TraceContext
     from callgate.dispatch.permission.connections import Connections
 
     Trace = Callable[[ToolCall, Launcher | None], tuple[TraceContext, Launcher | None]]

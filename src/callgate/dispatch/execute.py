@@ -25,7 +25,7 @@ from callgate.core.errors import (
     add_details,
 )
 from callgate.core.tools import Tool, ToolOutput
-from callgate.dispatch.contexts import CallContext
+from callgate.dispatch.environments import CallContext
 from callgate.dispatch.foreign_code import log_failure, watched
 from callgate.dispatch.running import Running, RunningCall, Stop
 from callgate.dispatch.subjects import Subject

@@ -15,4 +15,4 @@ from callgate.cli.ui.terminal import say as say
 from callgate.cli.ui.visible import clip as clip
 from callgate.cli.ui.visible import visible as visible
 from callgate.config.load import SettingsError as SettingsError
-from callgate.config.packs import read_settings as read_settings
+from callgate.config.settings_file import read_settings as read_settings

@@ -25,7 +25,7 @@ class Reason(StrEnum):
     sentence: str
     """For a person, with fields for `str.format`. Empty: the sentence depends on the call."""
     overrides_grants: bool
-    """Remembered answers for the whole tool do not cover such a call (`policy.guard`)."""
+    """Remembered answers for the whole tool do not cover such a call (`policy.tightenings`)."""
 
     def __new__(cls, code: str, sentence: str = "", overrides_grants: bool = False) -> Reason:
         member = str.__new__(cls, code)

@@ -233,7 +233,7 @@ def named_paths(decision: Decision, call: Circumstances) -> Decision:
 
 
 def provenance(decision: Decision, call: Circumstances) -> Decision:
-    """Ask about a call with unvouched destinations (`policy.guard`), and add the sources of its
+    """Ask about a call with unvouched destinations (the guard), and add the sources of its
     destinations. Calls of the program itself are exempt.
     """
     flow = call.flow

@@ -1,6 +1,6 @@
 """Connections of a command that callgate makes on its behalf, and a resolver for its names.
 
-    address from the keeper --> port 53?               our resolver answers (`stub_resolver`)
+    address from the keeper --> port 53?               our resolver answers (below)
                             --> one of its addresses?  the name of that address
                             --> any other address      unchanged
                             --> loopback without namespaces: our proxy, or a listed port

@@ -20,7 +20,7 @@ import msgspec
 
 from callgate.audit.log import AuditLog
 from callgate.audit.records import old_segments
-from callgate.core.pruning import PruneEvents, PruneSessions, ReleasePages, StoreUsage, SweepRows
+from callgate.core.budgets import PruneEvents, PruneSessions, ReleasePages, StoreUsage, SweepRows
 from callgate.core.stored import StoredSession
 from callgate.core.stores import SessionNotFound, Store
 from callgate.core.tasks import start_task

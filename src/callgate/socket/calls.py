@@ -30,7 +30,7 @@ from callgate.protocol.socket_v1.values import envelope, uncut
 from callgate.runtime import Registered, Runtime
 
 if TYPE_CHECKING:
-    from callgate.core.traces import TraceContext
+    from callgate.core.ids import TraceContext
 
 
 _MOST_WORKSPACES = 64
@@ -131,7 +131,7 @@ class Caller:
 
 
 def _trace(traceparent: str | None) -> TraceContext | None:
-    from callgate.core.traces import parse_traceparent  # lazy: only where telemetry is on  # noqa: PLC0415
+    from callgate.core.ids import parse_traceparent  # lazy: only where telemetry is on  # noqa: PLC0415
 
     return parse_traceparent(traceparent)
 

@@ -9,9 +9,17 @@ from callgate.core.budgets import (
     LEDGER,
     BudgetReceipt,
     Charge,
+    EventPruning,
     Ledger,
     Overrun,
+    PageRelease,
+    PruneEvents,
+    PruneSessions,
+    ReleasePages,
     ReturnBudget,
+    RowSweep,
+    SessionPruning,
+    SweepRows,
     UseBudget,
     charged,
     ledger_kind,
@@ -24,16 +32,6 @@ from callgate.core.budgets import (
 )
 from callgate.core.events import EVENTS_PRUNED, TERMINAL, Event
 from callgate.core.ops import Op
-from callgate.core.pruning import (
-    EventPruning,
-    PageRelease,
-    PruneEvents,
-    PruneSessions,
-    ReleasePages,
-    RowSweep,
-    SessionPruning,
-    SweepRows,
-)
 from callgate.core.stored import (
     CallState,
     CutSession,

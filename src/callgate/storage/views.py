@@ -24,7 +24,7 @@ from callgate.core.stores import SessionNotFound
 from callgate.storage.encoding import encode
 
 if TYPE_CHECKING:  # few commands prune
-    from callgate.core.pruning import PageRelease, RowSweep
+    from callgate.core.budgets import PageRelease, RowSweep
 
 
 class Row(Protocol):

@@ -31,14 +31,15 @@ from callgate.tools.changes import (
 )
 from callgate.tools.search import Aside
 from callgate.workspace import refusals
-from callgate.workspace.edits import diff, replace_once
 from callgate.workspace.excerpts import (
     MAX_LINES,
     Excerpt,
+    diff,
     excerpt,
     excerpt_of_part,
     image_type,
     matching,
+    replace_once,
     show,
 )
 from callgate.workspace.files import WorkspaceFileAPI

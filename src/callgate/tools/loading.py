@@ -31,7 +31,7 @@ from callgate.core.ids import call_id
 from callgate.core.local.environment import Environment
 from callgate.core.tasks import start_task
 from callgate.core.tools import Preview, ToolContext, ToolDefinition, ToolFactory, ToolOutput
-from callgate.dispatch.contexts import CallContext
+from callgate.dispatch.environments import CallContext
 from callgate.dispatch.foreign_code import watched
 
 Load = Callable[[], Callable[..., Any]]

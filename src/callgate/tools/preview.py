@@ -24,7 +24,8 @@ from callgate.core.errors import (
 from callgate.core.local.environment import Environment, WorkspaceFiles
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.sandbox import machines
-from callgate.sandbox.dry_runs import differences, overlays
+from callgate.sandbox.dry_runs import overlays
+from callgate.sandbox.dry_runs import overlays as differences
 from callgate.sandbox.dry_runs.overlays import Stage
 from callgate.sandbox.plans import Backend, Bubblewrap, child_environment
 from callgate.sandbox.processes.broker_client import BrokerProcess

@@ -20,11 +20,10 @@ import msgspec
 from callgate.core.commands import Exit
 from callgate.core.errors import ToolError, ToolExecutionError
 from callgate.sandbox.dry_runs import overlays
-from callgate.sandbox.dry_runs.differences import Change, content
 from callgate.sandbox.dry_runs.manifests import Facts, Manifest, take
-from callgate.sandbox.dry_runs.overlays import Stage
+from callgate.sandbox.dry_runs.overlays import Change, Stage, content
 from callgate.workspace import refusals
-from callgate.workspace.edits import diff
+from callgate.workspace.excerpts import diff
 from callgate.workspace.files import MAX_BYTES, WorkspaceFileAPI
 from callgate.workspace.paths import readable, sayable, shown
 from callgate.workspace.undo import restoring

@@ -25,7 +25,7 @@ from callgate.core.errors import (
 from callgate.core.local.environment import Environment, WorkspaceFiles, off_loop
 from callgate.core.local.preimages import Recorder
 from callgate.core.tools import CannotSucceed, ToolContext, ToolDefinition, ToolOutput
-from callgate.workspace.edits import diff
+from callgate.workspace.excerpts import diff
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.paths import readable, sayable, shown
 from callgate.workspace.undo import restoring

@@ -2,10 +2,10 @@
 
     path text -> paths -> wall -> descriptor -> guard -> files
                            |
-                   opening (kernel) or walk (step by step)
+                opening, by the kernel or step by step
 
 Start with `files`, the interface for tools. Then read `wall`, which turns a path into an open
-descriptor inside the workspace, and `opening` and `walk`, which open it. `edits` and `protected`
+descriptor inside the workspace, and `opening`, which opens it. `excerpts` and `protected`
 are pure. No module checks a path first and opens it afterwards: the opened file is checked and
 used.
 

@@ -21,7 +21,7 @@ from callgate.core.errors import (
 )
 from callgate.core.sessions import ResolvedPath, Root
 from callgate.workspace import refusals
-from callgate.workspace.edits import replace_once
+from callgate.workspace.excerpts import replace_once
 from callgate.workspace.noting import (
     Changed,
     Changes,

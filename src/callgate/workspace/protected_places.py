@@ -3,7 +3,7 @@
 File tools are checked name by name, at any depth (`protected`). A sandbox needs the paths in
 advance, so they are searched: in the directories next to the root, except those with third-party
 code. Version control must still work, so of a repository only the parts that make it run programs
-are included (`git_repositories`).
+are included.
 
 Callgate's own directory is always included, even if it does not exist: no program may create it.
 Private directories of MCP servers in callgate's home are skipped: the server controls their links.

@@ -1,4 +1,4 @@
 """Speech output of a model on this machine.
 
-`speaker` starts the speech program, `voice_options` has voice, rate and pitch, and `voice` is a
+`speaker` starts the speech program with voice, rate and pitch, and `voice` is a
 program."""

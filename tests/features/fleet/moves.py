@@ -7,6 +7,7 @@ import signal
 import sys
 from typing import Any
 
+from callgate.core.budgets import PruneEvents, PruneSessions
 from callgate.core.events import COMPLETED
 from callgate.core.ids import ulid
 from callgate.core.ops import (
@@ -18,7 +19,6 @@ from callgate.core.ops import (
     PutGrant,
     Reap,
 )
-from callgate.core.pruning import PruneEvents, PruneSessions
 from callgate.core.stored import ConfirmationState, StoredGrant, StoredMessage
 from callgate.core.stores import Store
 from callgate.features.fleet.postgres import PostgresLocation

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from callgate.core.budgets import PruneEvents
 from callgate.core.events import CHAT_DELTA, EVENTS_PRUNED, Event
 from callgate.core.ids import ulid
-from callgate.core.pruning import PruneEvents
 from callgate.core.sessions import Session
 from callgate.features.web import server
 from callgate.features.web.fanout import Fanout, Joined, Kind

@@ -19,10 +19,10 @@ from msgspec.structs import replace
 
 from callgate.audit.log import AuditLog
 from callgate.audit.verify import verify
+from callgate.core.budgets import PruneSessions
 from callgate.core.events import EVENTS_PRUNED
 from callgate.core.ids import ulid
 from callgate.core.ops import Append, AppendMessages, NewSession
-from callgate.core.pruning import PruneSessions
 from callgate.core.stored import StoredMessage
 from callgate.core.stores import SessionNotFound, StoreUnwritable
 from callgate.sandbox.processes.command_marks import MARK

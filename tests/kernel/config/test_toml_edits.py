@@ -26,7 +26,7 @@ from callgate.config.settings_file import (
     with_value,
     without_table,
 )
-from callgate.features.chat.commands.model_choice import choose_model
+from callgate.features.chat.commands.keys import choose_model
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 VALUES = st.recursive(

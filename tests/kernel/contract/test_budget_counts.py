@@ -15,13 +15,13 @@ from callgate.core.budgets import (
     BudgetReceipt,
     Charge,
     Overrun,
+    PruneSessions,
     ReturnBudget,
     UseBudget,
     ledger_kind,
     read_ledger,
 )
 from callgate.core.ops import DeleteSession, NewSession, PutEntry
-from callgate.core.pruning import PruneSessions
 from tests.kernel.contract.stores import World
 
 SESSION, DAY = "session/s1", "day/local"

@@ -6,6 +6,15 @@ from typing import Any
 
 import pytest
 
+from callgate.core.budgets import (
+    EventPruning,
+    PruneEvents,
+    PruneSessions,
+    ReleasePages,
+    RowSweep,
+    SessionPruning,
+    SweepRows,
+)
 from callgate.core.events import CALLED, EVENTS_PRUNED, FAILED
 from callgate.core.ids import ulid
 from callgate.core.ops import (
@@ -19,15 +28,6 @@ from callgate.core.ops import (
     PutGrant,
     Reap,
     Release,
-)
-from callgate.core.pruning import (
-    EventPruning,
-    PruneEvents,
-    PruneSessions,
-    ReleasePages,
-    RowSweep,
-    SessionPruning,
-    SweepRows,
 )
 from callgate.core.stored import ConfirmationState, StoredGrant, StoredMessage
 from callgate.core.stores import SessionNotFound, Store

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from callgate.core.local import disk, disk_threads
+from callgate.core.local import disk, environment
 from callgate.core.local.disk import BackgroundSync, SharedSyncs, disk_jobs
 from callgate.core.local.environment import off_loop
 from tests.support import LIMIT_S, HeldWork
@@ -44,7 +44,7 @@ async def test_work_that_has_begun_is_waited_for_however_often_its_caller_is_can
 
 
 async def test_work_that_was_cancelled_before_it_began_is_never_done() -> None:
-    held = [HeldWork() for _ in range(disk_threads.DISK_THREADS)]
+    held = [HeldWork() for _ in range(environment.DISK_THREADS)]
     busy = [asyncio.create_task(off_loop(work)) for work in held]
     for work in held:
         assert await asyncio.to_thread(work.begun.acquire, timeout=LIMIT_S)

@@ -15,7 +15,8 @@ import pytest
 from callgate.core.commands import Command
 from callgate.core.errors import ToolExecutionError
 from callgate.sandbox import machines
-from callgate.sandbox.dry_runs import differences, overlays
+from callgate.sandbox.dry_runs import overlays
+from callgate.sandbox.dry_runs import overlays as differences
 from callgate.sandbox.dry_runs.overlays import Stage, Way
 from callgate.sandbox.jails import Guarantee
 from callgate.sandbox.plans import Backend, Bubblewrap, CannotGuarantee, Landlock, Seccomp

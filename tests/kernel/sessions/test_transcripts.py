@@ -11,6 +11,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from callgate.core.budgets import PruneEvents
 from callgate.core.events import (
     CALLED,
     COMPLETED,
@@ -27,7 +28,6 @@ from callgate.core.events import (
 )
 from callgate.core.ids import ulid
 from callgate.core.ops import Append, AppendMessages, NewSession
-from callgate.core.pruning import PruneEvents
 from callgate.core.stored import StoredMessage, StoredSession
 from callgate.core.texts import code, fenced, folded
 from callgate.sessions import transcripts

@@ -13,10 +13,10 @@ from pathlib import Path
 import apsw
 import pytest
 
+from callgate.core.budgets import PruneEvents, PruneSessions
 from callgate.core.events import EVENTS_PRUNED
 from callgate.core.ids import ulid
 from callgate.core.ops import Append, AppendMessages, Fork, PutBlob, PutEntry
-from callgate.core.pruning import PruneEvents, PruneSessions
 from callgate.core.stored import StoredMessage
 from callgate.core.stores import (
     SessionNotFound,

@@ -11,8 +11,8 @@ from typing import Any
 import apsw
 import pytest
 
+from callgate.core.budgets import PruneEvents, PruneSessions, SweepRows
 from callgate.core.ops import DeleteSession, Reap
-from callgate.core.pruning import PruneEvents, PruneSessions, SweepRows
 from callgate.core.stores import SessionNotFound
 from callgate.storage.changes import apply
 from callgate.storage.encoding import encode_ops, write_cursor

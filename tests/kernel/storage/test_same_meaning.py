@@ -13,7 +13,18 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callgate.core.budgets import Amount, Charge, ReturnBudget, UseBudget, ledger_kind
+from callgate.core.budgets import (
+    Amount,
+    Charge,
+    EventPruning,
+    PruneEvents,
+    PruneSessions,
+    ReturnBudget,
+    SessionPruning,
+    SweepRows,
+    UseBudget,
+    ledger_kind,
+)
 from callgate.core.effects import SideEffects
 from callgate.core.events import (
     CALLED,
@@ -48,7 +59,6 @@ from callgate.core.ops import (
     UpdateSession,
     UseGrant,
 )
-from callgate.core.pruning import EventPruning, PruneEvents, PruneSessions, SessionPruning, SweepRows
 from callgate.core.stored import ConfirmationState, StoredGrant, StoredMessage
 from callgate.core.stores import StoreError
 from callgate.storage.sqlite.store import SqliteStore

@@ -14,7 +14,8 @@ import pytest
 from callgate.core.commands import Command
 from callgate.core.errors import ToolError, ToolPermissionDenied
 from callgate.sandbox import machines
-from callgate.sandbox.dry_runs import differences, overlays
+from callgate.sandbox.dry_runs import overlays
+from callgate.sandbox.dry_runs import overlays as differences
 from callgate.sandbox.processes.broker_client import BrokerProcess
 from callgate.sandbox.profiles import SandboxPaths
 from callgate.tools.previews import Preview, apply, described, discard

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callgate.core.errors import ToolExecutionError, ToolValidationError
-from callgate.workspace.edits import diff, replace_once
+from callgate.workspace.excerpts import diff, replace_once
 
 
 @pytest.mark.spec("S4-41")

@@ -28,8 +28,10 @@ import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
+from typing import TYPE_CHECKING
 
-from callgate.core.stores import StoreUnlocked
+if TYPE_CHECKING:
+    from callgate.core.stores import StoreUnlocked
 
 _TAKEN = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS})
@@ -61,7 +63,7 @@ def ensure_locks(directory: str) -> None:
     except OSError:  # missing or not accessible: reported when the directory is used
         return
     if problem is not None:
-        raise StoreUnlocked(directory, problem)
+        raise _unlocked(directory, problem)
 
 
 def ensure_excludes(descriptor: int, path: str) -> None:
@@ -69,7 +71,7 @@ def ensure_excludes(descriptor: int, path: str) -> None:
     other = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         if try_lock(other, fcntl.LOCK_SH) or _shares_record_lock(descriptor, other):
-            raise StoreUnlocked(os.path.dirname(path), _TWICE)
+            raise _unlocked(os.path.dirname(path), _TWICE)
     finally:
         os.close(other)
 
@@ -77,8 +79,14 @@ def ensure_excludes(descriptor: int, path: str) -> None:
 def unlocked(directory: str, error: OSError) -> StoreUnlocked | None:
     """Return the error that a failed lock reveals about the file system, if any."""
     if error.errno in _UNSUPPORTED:
-        return StoreUnlocked(directory, error.strerror or str(error))
+        return _unlocked(directory, error.strerror or str(error))
     return None
+
+
+def _unlocked(directory: str, problem: str) -> StoreUnlocked:
+    from callgate.core.stores import StoreUnlocked  # lazy: it loads asyncio  # noqa: PLC0415
+
+    return StoreUnlocked(directory, problem)
 
 
 def _problem(directory: str) -> str | None:
@@ -329,7 +337,7 @@ def _sync_file_system(path: str) -> bool:
 
 
 disk_jobs: set[object] = set()
-"""Pending and running jobs of the disk's threads (`disk_threads`)."""
+"""Pending and running jobs of the disk's threads (`environment`)."""
 _FEW = 4
 """Up to this number of disk jobs, each may use helper threads: at most three."""
 

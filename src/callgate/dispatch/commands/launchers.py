@@ -31,8 +31,8 @@ from callgate.core.commands import (
     Stream,
 )
 from callgate.core.errors import ToolPermissionDenied
+from callgate.core.ids import TraceContext, call_trace
 from callgate.core.local.disk import make_private_directory
-from callgate.core.traces import TraceContext, call_trace
 from callgate.dispatch.commands.path_search import Matches, PathRuleUnkept
 from callgate.dispatch.foreign_code import our_own
 from callgate.sandbox import machines, sight

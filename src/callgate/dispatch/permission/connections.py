@@ -36,7 +36,7 @@ from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolPermissionDenied
 from callgate.core.sessions import Mode, Session
 from callgate.core.tools import ToolContext, ToolDefinition, ToolFactory, ToolOutput
-from callgate.dispatch.contexts import CallContext
+from callgate.dispatch.environments import CallContext
 from callgate.dispatch.permission.confirmations import Scope
 from callgate.policy.provenance.forms import addresses_in
 from callgate.redaction.data import summarize

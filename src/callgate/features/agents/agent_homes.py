@@ -34,7 +34,7 @@ from callgate.core.sessions import Root
 from callgate.dispatch.commands.launchers import WrappedRunning
 from callgate.features.agents import agent_logins
 from callgate.features.agents.known.values import Agent, AgentHome, Login
-from callgate.sandbox.dry_runs.copies import copy_tree, remove_tree
+from callgate.sandbox.dry_runs.manifests import copy_tree, remove_tree
 from callgate.sandbox.jails import Replacement, is_below
 
 _log = logging.getLogger("callgate")

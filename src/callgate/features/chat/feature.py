@@ -33,13 +33,13 @@ def _commands() -> Mapping[str, Any]:
 
 
 def _checks() -> Mapping[str, Any]:
-    from callgate.features.chat.commands.model_choice import check_models  # lazy: for doctor  # noqa: PLC0415
+    from callgate.features.chat.commands.keys import check_models  # lazy: for doctor  # noqa: PLC0415
 
     return {"models": check_models}
 
 
 def _offer_models(home: Home) -> None:
-    from callgate.features.chat.commands.model_choice import offer_models  # lazy: for init  # noqa: PLC0415
+    from callgate.features.chat.commands.keys import offer_models  # lazy: for init  # noqa: PLC0415
 
     offer_models(home)
 

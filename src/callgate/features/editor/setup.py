@@ -17,8 +17,7 @@ from callgate.cli.ui.terminal import is_terminal, say
 from callgate.config.home import Home
 from callgate.config.load import load_user
 from callgate.core.models import Key
-from callgate.features.chat.commands.keys import explained, typed
-from callgate.features.chat.commands.model_choice import choose_model
+from callgate.features.chat.commands.keys import choose_model, explained, typed
 from callgate.features.chat.models import make
 from callgate.features.chat.models.make import USUAL_VARIABLES, find_table, key_name
 from callgate.features.chat.settings import ChatSettings

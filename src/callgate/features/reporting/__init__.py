@@ -8,7 +8,7 @@
     narrow_rules, suggesting       rules for repeated approvals
 
 The log contains all data of a span, so telemetry delays no call. The record includes the parent
-span if telemetry is enabled, and the ids of spans are derived from the call's id (`core.traces`).
+span if telemetry is enabled, and the ids of spans are derived from the call's id (`core.ids`).
 Nothing is buffered in memory, so an unavailable collector loses nothing, and a call that ended with
 its process has a span, too. Export is at least once: a record keeps its id if it is sent again.
 """

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from callgate.audit.records import CallRecord, implied_end, line_hash
-from callgate.core.traces import parse_traceparent
+from callgate.core.ids import parse_traceparent
 from callgate.core.version import __version__
 
 OCSF_VERSION = "1.8.0"

@@ -53,7 +53,7 @@ def _trace(wired: Wired) -> None:
 
 
 def _services(context: ServiceContext) -> Sequence[Service]:
-    from callgate.features.reporting.question_notices import (  # noqa: PLC0415
+    from callgate.features.reporting.notices import (  # noqa: PLC0415
         # lazy: only for an instance
         QuestionNotices,
     )

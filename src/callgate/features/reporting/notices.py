@@ -11,6 +11,8 @@ Every text was redacted when the question was created. It is truncated and reduc
 here, in the format of the target, so that a tool's name or a path cannot become a link, a mention
 or a header. A notice contains a link to the inbox. It never contains a secret, and nothing in it
 can answer the question.
+
+Checks for questions that have waited too long, if the settings of the instance have a target.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
 from email.message import EmailMessage
 from typing import Any
 
@@ -33,11 +36,15 @@ import msgspec
 
 from callgate.core.commands import Command, Launcher
 from callgate.core.http import back_off, is_loopback, open_client, post
+from callgate.core.ids import made_at
 from callgate.core.ops import DropEntry, PutEntry
 from callgate.core.stored import SharedEntry
-from callgate.core.stores import Store
-from callgate.core.tasks import TaskSet
-from callgate.features.reporting.settings import NoticeTarget, NotifyTable
+from callgate.core.stores import Store, StoreError
+from callgate.core.tasks import TaskSet, start_task
+from callgate.dispatch.permission.confirmations import Confirmation
+from callgate.features.reporting.settings import NoticeTarget, NotifyTable, ReportingSettings
+from callgate.instance.instance import Service
+from callgate.instance.wiring.runtime import Wired
 from callgate.sandbox.plans import without_secrets_keys
 
 _PLAIN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e]+")
@@ -394,3 +401,59 @@ async def _forget(
     for name, entry in entries.items():
         if name not in open_ids and _read(entry.value).until < now - _FORGET_S:
             await store.commit(DropEntry(kind=KIND, name=name, expected=entry.version))
+
+
+LOOK_EVERY_S = 1.0
+
+
+class QuestionNotices(Service):
+    def __init__(self, wired: Wired, link: Callable[[], str | None]) -> None:
+        """`link` returns the address of the dashboard, if there is one."""
+        self._wired = wired
+        self._link = link
+        self._notices: Notices | None = None
+
+    def start(self, closing: AsyncExitStack) -> None:
+        closing.callback(start_task(self.run()).cancel)
+
+    async def run(self) -> None:
+        """Check in an endless loop. A failure of the store is logged, and the next check tries
+        again.
+        """
+        problem = ""
+        try:
+            while True:
+                try:
+                    await self._look()
+                    problem = ""
+                except StoreError as error:
+                    if str(error) != problem:
+                        _log.warning("open questions cannot be read: %s", error)
+                    problem = str(error)
+                await asyncio.sleep(LOOK_EVERY_S)
+        finally:
+            if self._notices is not None:
+                self._notices.close()
+
+    async def _look(self) -> None:
+        settings = self._wired.settings.of(ReportingSettings).notify
+        if not settings.targets or self._wired.policies.problem is not None:
+            return
+        if self._notices is None:
+            self._notices = Notices(self._wired.bare_launcher, self._link)
+        questions = map(_waiting, await self._wired.runtime.permission.open_confirmations())
+        await self._notices.look(await self._wired.runtime.sessions.store(), questions, settings)
+
+
+def _waiting(question: Confirmation) -> WaitingQuestion:
+
+    return WaitingQuestion(
+        id=question.id,
+        tool=question.tool,
+        effect=question.side_effects,
+        session=question.session_id,
+        workspace=question.workspace,
+        summary=question.input_summary,
+        asked_at=made_at(question.event_id),
+        expires_at=question.expires_at,
+    )

@@ -37,7 +37,7 @@ from opentelemetry.trace import (
 )
 
 from callgate.audit.records import CallRecord
-from callgate.core.traces import SAMPLED, parse_traceparent, span_id, trace_id
+from callgate.core.ids import SAMPLED, parse_traceparent, span_id, trace_id
 from callgate.core.version import __version__
 from callgate.features.reporting.prometheus import question_outcome, tool_label
 

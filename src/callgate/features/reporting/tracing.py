@@ -32,7 +32,7 @@ from callgate.audit.forward import (
     read_part,
 )
 from callgate.audit.records import CallRecord, segment_path
-from callgate.core.traces import TraceContext, parse_traceparent
+from callgate.core.ids import TraceContext, parse_traceparent
 
 PART = 64 * 1024
 _IDLE_SHARE = 31

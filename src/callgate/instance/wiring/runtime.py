@@ -53,9 +53,9 @@ from callgate.tools.shell import Shell
 if TYPE_CHECKING:
     from callgate.audit.log import AuditLog
     from callgate.core.content import Message
+    from callgate.core.ids import TraceContext
     from callgate.core.models import Model
     from callgate.core.tasks import TaskSet
-    from callgate.core.traces import TraceContext
     from callgate.dispatch.call_files import CallFiles
     from callgate.sessions.shows import Screen, TurnEnd
     from callgate.sources.host_provider import HostedTools

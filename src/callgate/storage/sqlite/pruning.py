@@ -11,7 +11,7 @@ from typing import Any
 
 import apsw
 
-from callgate.core.pruning import PageRelease, PrunablePage, RowSweep, StoreUsage
+from callgate.core.budgets import PageRelease, PrunablePage, RowSweep, StoreUsage
 from callgate.core.stored import StoredSession
 from callgate.storage.encoding import check_page, read_cursor, write_cursor
 from callgate.storage.pruning import prunable as choose

@@ -49,7 +49,7 @@ from callgate.storage.sqlite.tables import (
 from callgate.storage.views import Blob, EventRow, MessageRow, Row, View, is_due
 
 if TYPE_CHECKING:  # few commands prune
-    from callgate.core.pruning import PageRelease, RowSweep
+    from callgate.core.budgets import PageRelease, RowSweep
 
 KEPT_SESSIONS = 4_096
 

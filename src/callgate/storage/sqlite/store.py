@@ -57,7 +57,7 @@ from callgate.storage.threaded_store import (
 )
 
 if TYPE_CHECKING:
-    from callgate.core.pruning import PrunablePage, StoreUsage
+    from callgate.core.budgets import PrunablePage, StoreUsage
     from callgate.storage.sqlite.flush_requests import Flush, FlushClient, FlushRequests
 
 

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from callgate.redaction.texts import redact, redact_lines
-from callgate.workspace.edits import diff
+from callgate.workspace.excerpts import diff
 from callgate.workspace.paths import opening, readable, sayable
 from callgate.workspace.undo.history import SHOWN, History
 from callgate.workspace.undo.records import Change, State, digest_of

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from callgate.core.budgets import SweepRows
 from callgate.core.ops import Op
-from callgate.core.pruning import SweepRows
 from callgate.features.fleet.postgres import PostgresLocation
 from callgate.features.fleet.postgres.store import PostgresStore
 from tests.kernel.storage.test_same_meaning import BEGIN, OP, STEPS, Steps, compare, named, plain, said, state

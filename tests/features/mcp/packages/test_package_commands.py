@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from callgate.core.errors import ToolError
-from callgate.features.mcp.client import directories, managers
+from callgate.features.mcp.client import directories, package_commands
 from callgate.features.mcp.client.manager_settings import manager_settings
 from callgate.features.mcp.client.package_commands import PackageCommand, is_runner, parse
 
@@ -136,11 +136,11 @@ def test_a_link_in_what_was_fetched_is_not_read(tmp_path: Path, name: str) -> No
     (place / name).unlink()
     (place / name).symlink_to(secret)
     with pytest.raises(ToolError):
-        managers.locks(NPM, str(place))
+        package_commands.locks(NPM, str(place))
     (place / name).unlink()
     os.mkfifo(place / name)
     with pytest.raises(ToolError):
-        managers.locks(NPM, str(place))
+        package_commands.locks(NPM, str(place))
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,9 @@ def test_the_program_of_a_package_is_its_own(tmp_path: Path, programs: str, chos
         (tmp_path / "node_modules/.bin" / name).write_text("")
     if chosen is None:
         with pytest.raises(ToolError):
-            managers.program_of(NPM, str(tmp_path))
+            package_commands.program_of(NPM, str(tmp_path))
     else:
-        assert managers.program_of(NPM, str(tmp_path)) == f"{tmp_path}/node_modules/.bin/{chosen}"
+        assert package_commands.program_of(NPM, str(tmp_path)) == f"{tmp_path}/node_modules/.bin/{chosen}"
 
 
 def test_a_tree_has_another_fingerprint_once_anything_in_it_changed(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 import callgate
 from callgate import Gate, ToolContext, tool
-from callgate.core.traces import span_id
+from callgate.core.ids import span_id
 from tests.kernel.cli.running import callgate as run
 from tests.otlp_receiver import Collector, collecting
 

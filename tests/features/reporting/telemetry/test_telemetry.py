@@ -18,7 +18,7 @@ from opentelemetry import trace as otel_trace
 from opentelemetry.sdk.trace import TracerProvider
 
 from callgate import Gate, ToolContext, tool
-from callgate.core.traces import call_trace, parse_traceparent, span_id
+from callgate.core.ids import call_trace, parse_traceparent, span_id
 from tests.kernel.cli.running import callgate as run
 from tests.kernel.gate.test_function_calls import count, no_clock
 from tests.otlp_receiver import Collector, ReceivedSpan, collecting

@@ -34,7 +34,7 @@ from callgate.features.agents.hooks.protection import Guarded
 from callgate.features.agents.known import KNOWN, hooked, hooks_of, settings_files
 from callgate.policy.rules import is_within
 from callgate.runtime import Runtime
-from callgate.workspace.edits import diff
+from callgate.workspace.excerpts import diff
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.paths import readable
 from callgate.workspace.preserving import preserving

@@ -27,7 +27,7 @@ from callgate.protocol.acp.client_requests import CreateTerminal, TerminalExit, 
 from callgate.sandbox.plans import child_environment
 from callgate.tools.files import ReadFile
 from callgate.tools.shell import Shell
-from callgate.workspace.edits import replace_once
+from callgate.workspace.excerpts import replace_once
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.preserving import Preserved, preserving
 

@@ -70,7 +70,7 @@ def open_agent(wired: Wired, name: str | None, command: Sequence[str] = ("chat",
     `command` is the command line for a hint.
     """
     if not (name or wired.settings.of(ChatSettings).model):
-        from callgate.features.chat.commands.model_choice import no_model  # lazy: for the error  # noqa: PLC0415
+        from callgate.features.chat.commands.keys import no_model  # lazy: for the error  # noqa: PLC0415
 
         raise no_model(command)
     try:

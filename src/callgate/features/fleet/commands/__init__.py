@@ -73,7 +73,7 @@ def _module(name: str) -> ModuleType:
         case ["servers"]:
             from callgate.features.fleet.commands import workers as module  # lazy: when it runs
         case ["worker"]:
-            from callgate.features.fleet.commands import worker as module  # lazy: when it runs
+            from callgate.features.fleet.commands import workers as module  # lazy: when it runs
         case ["workers", _]:
             from callgate.features.fleet.commands import workers as module  # lazy: when it runs
         case _:

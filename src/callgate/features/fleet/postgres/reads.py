@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from callgate.core.pruning import PrunablePage, RowSweep, StoreUsage
+from callgate.core.budgets import PrunablePage, RowSweep, StoreUsage
 from callgate.core.stored import OutboxRecord, StoredConfirmation, StoredMessage, StoredSession
 from callgate.core.stores import (
     Behind,

@@ -44,7 +44,7 @@ from callgate.storage.encoding import decode
 from callgate.storage.views import Blob, EventRow, MessageRow, Row, View
 
 if TYPE_CHECKING:  # few commands prune
-    from callgate.core.pruning import PageRelease, RowSweep
+    from callgate.core.budgets import PageRelease, RowSweep
 
 KEPT_SESSIONS = 4_096
 _PAGE = 1_000
@@ -309,7 +309,7 @@ class PostgresRows:
         return reads.sweep(self._db, most)
 
     def release_pages(self, most: int) -> PageRelease:
-        from callgate.core.pruning import PageRelease  # lazy: as above  # noqa: PLC0415
+        from callgate.core.budgets import PageRelease  # lazy: as above  # noqa: PLC0415
 
         return PageRelease()  # the database's vacuum does it
 

@@ -27,7 +27,7 @@ from callgate.storage.owners import Owners
 from callgate.storage.threaded_store import Commit, Outcome, ThreadedStore
 
 if TYPE_CHECKING:
-    from callgate.core.pruning import PrunablePage, StoreUsage
+    from callgate.core.budgets import PrunablePage, StoreUsage
 
 T = TypeVar("T")
 

@@ -39,8 +39,7 @@ from callgate.core.tools import CannotSucceed, Preview, ToolOutput
 from callgate.dispatch.call_files import CallFiles
 from callgate.dispatch.command_paths import CommandRules
 from callgate.dispatch.commands.sandboxes import Sandbox
-from callgate.dispatch.contexts import CallContext
-from callgate.dispatch.environments import Environments
+from callgate.dispatch.environments import CallContext, Environments
 from callgate.dispatch.execute import Stopped, execute
 from callgate.dispatch.plans import Plan, Plans
 from callgate.dispatch.previews import preview_call

@@ -15,7 +15,7 @@ import msgspec
 from callgate.core.errors import ToolError
 from callgate.core.local.disk import make_private_directory, write_private
 from callgate.features.mcp.client.package_commands import runs_package
-from callgate.sandbox.dry_runs.copies import remove_tree
+from callgate.sandbox.dry_runs.manifests import remove_tree
 
 _PREFIX = "install-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -17,7 +17,7 @@ from callgate.core.errors import ToolError
 from callgate.core.sessions import Mode, Root, Session
 from callgate.core.tasks import start_task
 from callgate.dispatch.commands.sandboxes import Enclosure, Sandbox
-from callgate.features.mcp.client import directories, managers
+from callgate.features.mcp.client import directories, package_commands
 from callgate.features.mcp.client.directories import InstallRecord
 from callgate.features.mcp.client.manager_settings import (
     ManagerSettings,
@@ -277,9 +277,9 @@ class PackageFetch:
 
     async def _install(self, *, locked: bool) -> None:
         command = self._order.command
-        for argv in managers.steps(command, self._directory, locked=locked):
+        for argv in package_commands.steps(command, self._directory, locked=locked):
             await self._run(argv, self._settings.step)
-        scripts = await asyncio.to_thread(managers.script_step, command, self._directory)
+        scripts = await asyncio.to_thread(package_commands.script_step, command, self._directory)
         if scripts is not None:
             await self._run(scripts, self._settings.script_step())
 
@@ -374,19 +374,19 @@ async def _run(launcher: Launcher, command: Command, output: FetchOutput) -> Exi
 
 def _describe(command: PackageCommand, directory: str) -> InstallRecord:
     """Return the record of an installation. Raises `ToolError` if it cannot be used."""
-    from callgate.sandbox.dry_runs.copies import (  # lazy: only where something was fetched  # noqa: PLC0415
+    from callgate.sandbox.dry_runs.manifests import (  # lazy: only where something was fetched  # noqa: PLC0415
         remove_tree,
     )
 
     remove_tree(os.path.join(directory, "downloads"))
-    managers.program_of(command, directory)
+    package_commands.program_of(command, directory)
     try:
         return InstallRecord(
             key=command.key,
             directory=os.path.basename(directory),
             fingerprint=directories.fingerprint(directory),
-            versions=managers.versions(command, directory),
-            locks=managers.locks(command, directory),
+            versions=package_commands.versions(command, directory),
+            locks=package_commands.locks(command, directory),
         )
     except (OSError, msgspec.MsgspecError) as error:
         raise ToolError(f"the fetched packages cannot be read: {error}") from None

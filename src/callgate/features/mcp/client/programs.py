@@ -19,7 +19,8 @@ from callgate.core.errors import ToolError
 from callgate.core.local.disk import make_private_directory
 from callgate.core.sessions import Mode, Root, Session
 from callgate.dispatch.commands.sandboxes import Enclosure, Sandbox, Surroundings
-from callgate.features.mcp.client import directories, managers, package_commands
+from callgate.features.mcp.client import directories, package_commands
+from callgate.features.mcp.client import package_commands as managers
 from callgate.features.mcp.client.directories import Installation, InstallRecord
 from callgate.features.mcp.client.fetches import FetchLimits, FetchOrder, PackageFetch
 from callgate.features.mcp.client.package_commands import PackageCommand

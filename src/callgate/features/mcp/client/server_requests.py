@@ -22,7 +22,7 @@ from callgate.core.models import Model, ModelError, Prompt, Reply
 from callgate.core.schemas import ForeignSchema
 from callgate.core.tasks import start_task
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
-from callgate.dispatch.contexts import CallContext
+from callgate.dispatch.environments import CallContext
 from callgate.dispatch.foreign_code import watched
 from callgate.dispatch.tools.registry import Registry
 

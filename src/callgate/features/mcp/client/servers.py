@@ -19,7 +19,7 @@ from callgate.core.errors import ToolError, ToolHostUnavailable
 from callgate.core.sessions import Mode, Root
 from callgate.core.tasks import TaskSet, start_task
 from callgate.core.tools import ToolContext
-from callgate.dispatch.contexts import CallContext
+from callgate.dispatch.environments import CallContext
 from callgate.features.mcp.client.definitions import Beliefs
 from callgate.features.mcp.client.fetches import NOT_FETCHED
 from callgate.features.mcp.client.server_requests import Asks

@@ -26,8 +26,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from callgate.core.calls import CallerKind, ToolCall, ToolResult
 from callgate.core.errors import ToolError
 from callgate.core.events import COMPLETED, OUTPUT_DELTA, PROGRESS, Event
+from callgate.core.ids import read_trace
 from callgate.core.tasks import TaskSet
-from callgate.core.traces import read_trace
 from callgate.core.version import __version__
 from callgate.features.mcp.server import in_flight, tasks, tool_lists
 from callgate.features.mcp.server.client_sessions import (

@@ -12,12 +12,12 @@ from callgate.audit.records import CallRecord
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import ToolErrorClass
 from callgate.core.events import Event
+from callgate.core.ids import parse_traceparent
 from callgate.core.sessions import Client, Session
 from callgate.core.stored import CallState as Stage
 from callgate.core.stored import ConfirmationState
 from callgate.core.stores import ConfirmationNotFound, Store
 from callgate.core.tasks import Backpressure, start_task
-from callgate.core.traces import parse_traceparent
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
 from callgate.dispatch.permission.questions import closed, read_question
 from callgate.features.web.contexts import BoundTo, Context, Operation, Request
