@@ -14,6 +14,7 @@ class Scale(NamedTuple):
     memory: int = 3
     """Rounds; a run of the table alone does with one."""
     idle: int = 10_000
+    many: int = 1_000_000
     audit_bytes: int = 100_000_000
 
 
@@ -23,6 +24,7 @@ QUICK = Scale(
     starts=2,
     memory=1,
     idle=50,
+    many=1_000,
     audit_bytes=200_000,
 )
 

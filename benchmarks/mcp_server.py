@@ -8,7 +8,9 @@ contestants take turns; what is shown is the median of their medians. FastMCP is
 is installed.
 
     serve   tools/call, one after the other, and from the start to the first answer
-    wrap    the same call at the SDK's server, bare and with `callgate mcp wrap` in front
+    wrap    the same call at the SDK's server, bare and behind `callgate mcp wrap`, FastMCP's proxy
+            and mcp-gateway (`sh scripts/get_proxies.sh`). Only callgate's has a policy, an audit
+            log and a sandbox.
 """
 
 from __future__ import annotations
@@ -43,6 +45,13 @@ async def echo(text: str) -> str:
     return text
 server.run("stdio", show_banner=False)
 """
+FASTMCP_PROXY = """
+import sys
+from fastmcp.client.transports import StdioTransport
+from fastmcp.server import create_proxy
+proxy = create_proxy(StdioTransport(sys.argv[1], sys.argv[2:]))
+proxy.run("stdio", show_banner=False)
+"""
 OUR_TOOL = """
 from callgate import tool
 @tool(side_effects="none", requires_workspace=False)
@@ -51,6 +60,7 @@ async def echo(text: str) -> str:
     return text
 """
 CALLGATE = str(Path(sys.executable).with_name("callgate"))
+MCP_GATEWAY = Path(__file__).parents[1] / ".build" / "proxies" / "bin" / "mcp-gateway"
 _HELLO = {
     "protocolVersion": "2025-11-25",
     "capabilities": {},
@@ -63,8 +73,10 @@ class Server:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None and process.stdout is not None
+        self.pid = process.pid
         self._in, self._out = process.stdin, process.stdout
         self._id = 0
+        self._tool = "echo"
 
     async def ask(self, method: str, params: Any) -> Any:
         self._id += 1
@@ -80,8 +92,13 @@ class Server:
         said = {"jsonrpc": "2.0", "method": "notifications/initialized"}
         self._in.write(json.dumps(said).encode() + b"\n")
 
+    async def find_tool(self) -> None:
+        """A proxy may prefix the names of tools."""
+        tools = (await self.ask("tools/list", {}))["tools"]
+        [self._tool] = [each["name"] for each in tools if each["name"].endswith("echo")]
+
     async def echo(self) -> None:
-        result = await self.ask("tools/call", {"name": "echo", "arguments": {"text": "hello"}})
+        result = await self.ask("tools/call", {"name": self._tool, "arguments": {"text": "hello"}})
         assert result["content"][0]["text"] == "hello", result
 
 
@@ -113,7 +130,7 @@ def contestants(home: Path) -> dict[str, list[str]]:
         each.mkdir(mode=0o700)
     (home / "echo.py").write_text(OUR_TOOL)
     (home / "settings.toml").write_text('[tools]\nload = ["echo.py"]\n')
-    for name, text in (("sdk", SDK_SERVER), ("fast", FASTMCP_SERVER)):
+    for name, text in (("sdk", SDK_SERVER), ("fast", FASTMCP_SERVER), ("proxy", FASTMCP_PROXY)):
         (beside / f"{name}_server.py").write_text(text)
     place = ["--workspace", str(home.with_name("workspace")), "--mode", "write"]
     sdk = [sys.executable, str(beside / "sdk_server.py")]
@@ -121,7 +138,16 @@ def contestants(home: Path) -> dict[str, list[str]]:
     found = {"callgate mcp serve": [CALLGATE, "mcp", "serve", *place], "mcp (the SDK)": sdk}
     if _installed("fastmcp"):
         found["fastmcp"] = [sys.executable, str(beside / "fast_server.py")]
-    return {**found, "callgate mcp wrap": wrap}
+    found["callgate mcp wrap"] = wrap
+    if _installed("fastmcp"):
+        found["FastMCP's proxy"] = [sys.executable, str(beside / "proxy_server.py"), *sdk]
+    if MCP_GATEWAY.exists():
+        servers = {"sdk": {"command": sdk[0], "args": sdk[1:]}}
+        (beside / "mcp.json").write_text(
+            json.dumps({"mcpServers": {"mcp-gateway": {"command": "none", "servers": servers}}})
+        )
+        found["mcp-gateway"] = [str(MCP_GATEWAY), "--mcp-json-path", str(beside / "mcp.json")]
+    return found
 
 
 def _installed(package: str) -> str | None:
@@ -143,14 +169,29 @@ async def measure(calls: int, rounds: int) -> dict[str, dict[str, float]]:
                     begun = time.perf_counter()
                     server = await stack.enter_async_context(started(command, str(home)))
                     await server.greet()
-                    took = times.setdefault(name, {"start_ms": [], "call_us": []})
+                    took = times.setdefault(name, {"start_ms": [], "call_us": [], "cpu_us": []})
                     took["start_ms"].append((time.perf_counter() - begun) * 1e3)
+                    await server.find_tool()
                     servers[name] = server
                 for name, server in servers.items():
+                    before = _cpu_s(server.pid)
                     times[name]["call_us"].append(await _calls(server, calls))
+                    times[name]["cpu_us"].append((_cpu_s(server.pid) - before) / calls * 1e6)
     return {
         name: {what: median(each) for what, each in took.items()} for name, took in times.items()
     }
+
+
+def _cpu_s(pid: int) -> float:
+    """The CPU time of a process and of those that it started, as far as the system tells."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        threads = Path(f"/proc/{pid}/task").iterdir()
+        below = [each for thread in threads for each in (thread / "children").read_text().split()]
+    except OSError:
+        return 0.0
+    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return own + sum(_cpu_s(int(each)) for each in below)
 
 
 async def _calls(server: Server, count: int) -> float:
@@ -173,11 +214,15 @@ def main() -> None:
         print(json.dumps(found))
         return
     print(f"mcp {_installed('mcp')}, fastmcp {_installed('fastmcp') or 'is not installed'}")
-    print(f"{'':22}{'a call':>12}{'start':>12}")
+    print(f"{'':22}{'a call':>12}{'its CPU':>12}{'start':>12}")
     for name, took in found.items():
-        print(f"{name:22}{took['call_us']:>9.0f} µs{took['start_ms']:>9.0f} ms")
-    bare, gated = found["mcp (the SDK)"]["call_us"], found["callgate mcp wrap"]["call_us"]
-    print(f"the gate before the SDK's server adds {gated - bare:.0f} µs to each call")
+        times = f"{took['call_us']:>9.0f} µs{took['cpu_us']:>9.0f} µs{took['start_ms']:>9.0f} ms"
+        print(f"{name:22}{times}")
+    bare = found["mcp (the SDK)"]["call_us"]
+    for name in ("callgate mcp wrap", "FastMCP's proxy", "mcp-gateway"):
+        if name in found:
+            added = found[name]["call_us"] - bare
+            print(f"{name} adds {added:.0f} µs to each call of the SDK's server")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What an idle session and a registered tool take in memory.
+"""What an idle session and a registered tool take in memory, and by how much many calls grow it.
 
-    python -m benchmarks.memory session|tool COUNT
+    python -m benchmarks.memory session|tool|calls COUNT
 
 Measured as the growth of a fresh process's resident memory, because a validator's compiled
 schema is not on Python's heap.
@@ -24,7 +24,7 @@ WHAT = ("session", "tool")
 
 
 def bytes_each(what: str, count: int, tree: str = ROOT) -> int:
-    """Measured in a process of its own."""
+    """Measured in a process of its own; for `calls` those of all together."""
     ended = subprocess.run(
         [sys.executable, "-m", "benchmarks.memory", what, str(count)],
         cwd=tree,
@@ -55,6 +55,20 @@ async def _tools(home: str, count: int) -> float:
         return (_resident() - before) / count
 
 
+async def _calls(home: str, count: int) -> float:
+    """The growth in all, after a hundredth of the calls."""
+    case = CASES["add"]
+    async with Gate(workspace=home, tools=[as_tool(case)], home=home) as gate:
+        before = 0
+        for number in range(count + count // 100):
+            if number == count // 100:
+                before = _resident()
+            assert (await gate.call(case.function.__name__, case.arguments)).ok
+            if number % 300 == 0:
+                await asyncio.sleep(0)
+        return _resident() - before
+
+
 def _resident() -> int:
     gc.collect()
     try:
@@ -66,5 +80,5 @@ def _resident() -> int:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="callgate-benchmark-") as home:
-        measure = {"session": _sessions, "tool": _tools}[sys.argv[1]]
+        measure = {"session": _sessions, "tool": _tools, "calls": _calls}[sys.argv[1]]
         print(round(asyncio.run(measure(home, int(sys.argv[2])))))

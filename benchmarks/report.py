@@ -124,7 +124,7 @@ def start_table(found: Mapping[str, Start]) -> str:
 
 
 def memory_table(found: Mapping[str, int]) -> str:
-    rows = [[f"one {what}", f"{size:,}"] for what, size in found.items()]
+    rows = [[what, f"{size:,}"] for what, size in found.items()]
     return table(["resident memory", "bytes"], rows)
 
 

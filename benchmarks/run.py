@@ -130,9 +130,12 @@ def measure_idle(scale: Scale, out: Output) -> None:
 
 def measure_memory(scale: Scale, out: Output) -> None:
     out.remark("memory ...")
-    found = {what: memory.bytes_each(what, scale.idle) for what in memory.WHAT}
+    found = {f"one {what}": memory.bytes_each(what, scale.idle) for what in memory.WHAT}
+    found[f"growth over {scale.many:,} calls"] = memory.bytes_each("calls", scale.many)
     out.table(report.memory_table(found))
-    out.rows += rows.rows_of_memory({what: [size] for what, size in found.items()})
+    out.rows += rows.rows_of_memory(
+        {what.removeprefix("one "): [size] for what, size in found.items()}
+    )
     out.values["memory"] = found
 
 

