@@ -123,6 +123,7 @@ def take_all(browser: Browser, served: Served) -> None:
     page.locator(".lane").first.wait_for()
     take(page, "session")
     page.close()
+    undo(browser, served)
 
     page = open_page(browser, served, "light", DESK)
     hostile = GREET.replace("world", "\x1b[2Jworld\u202e")
@@ -162,6 +163,37 @@ def take_all(browser: Browser, served: Served) -> None:
     page.get_by_role("button", name="Deny").click()
     page.keyboard.press("Enter")
     page.locator(".settled li").wait_for()
+
+
+AFTERNOON = (
+    'sed -i "s/hello/good afternoon/" greet.py',
+    "mkdir -p src && mv greet.py src/ && rm notes.txt",
+    "printf 'import greet\\n' > src/test_greet.py",
+)
+
+
+def undo(browser: Browser, served: Served) -> None:
+    """Take the pictures of an afternoon's changes, which are then undone."""
+    session = served.ask("POST", "/v1/sessions", {"mode": "write", "title": "Tidy up"})["id"]
+    for command in AFTERNOON:
+        body = {"tool": "shell", "arguments": {"command": command}, "session": session}
+        served.ask("POST", "/v1/calls", body)
+    page = open_page(browser, served, "light", DESK)
+    go(page, f"session/{session}")
+    rows = page.get_by_role("list", name="Calls that changed files").locator(":scope > li")
+    rows.nth(1).get_by_role("button", name="Diff").click()
+    page.locator(".change").first.wait_for()
+    rows.first.evaluate("row => row.closest('article').scrollIntoView()")
+    take(page, "changes")
+    (served.workspace / "src/test_greet.py").write_text("# mine now\n")
+    rows.first.get_by_role("button", name="Undo from here").click()
+    page.get_by_role("list", name="Conflicts").wait_for()
+    take(page, "undo")
+    plan = page.get_by_role("group", name="Undo from here")
+    plan.get_by_role("button", name="Leave these").click()
+    plan.get_by_role("button", name="Undo", exact=True).click()
+    page.locator(".told").wait_for()
+    page.close()
 
 
 def work(served: Served) -> None:

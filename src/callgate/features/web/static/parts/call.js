@@ -9,6 +9,7 @@ import { count, duration, moment, shortId } from "../lib/text.js";
 import { html, useEffect, useState } from "../lib/ui.js";
 import { decidedBy, endedBecause } from "../lib/words.js";
 import { Block, Effect, Empty, State, Trouble, Values, asLine, asText } from "./basics.js";
+import { Changes } from "./changes.js";
 import { Questions, outcome } from "./question.js";
 
 export function CallPanel({ id, onClose }) {
@@ -39,6 +40,8 @@ export function CallPanel({ id, onClose }) {
 		${record?.reason && html`<p class="trouble">${asText(endedBecause(record.reason))}</p>`}
 		${!open && html`<${Given} call=${known} record=${record} />`}
 		${record?.result && html`<h3>Result</h3><${Block} label="Result" value=${record.result} />`}
+		${record?.changed > 0 && html`<h3>${count(record.changed, "changed file")}</h3>
+			<${Changes} path=${at("calls", id, "diff")} />`}
 		<${Display} events=${detail?.events ?? []} />
 		<${Answer} call=${known} />
 		<${Events} events=${detail?.events ?? []} />

@@ -10,6 +10,7 @@ import { spent, usageOf } from "../lib/usage.js";
 import { html, useMemo, useState } from "../lib/ui.js";
 import { titleOf } from "../lib/words.js";
 import { Copy, Empty, Trouble, asLine, asText } from "../parts/basics.js";
+import { ChangedCalls } from "../parts/changes.js";
 import { Conversation } from "../parts/conversation.js";
 import { Questions } from "../parts/question.js";
 import { Waterfall } from "../parts/waterfall.js";
@@ -61,6 +62,8 @@ export function Session({ id, query }) {
 		${calls.length > 0 && html`<article class="card"><h2>Calls over time</h2><${Waterfall} calls=${calls}
 			from=${events[0].timestamp} upto=${end} now=${replaying ? events[at - 1].timestamp : end}
 			onPick=${showCall} /></article>`}
+		${!replaying && calls.length > 0 && html`<${ChangedCalls} session=${id} onTold=${setTold}
+			version=${calls.filter((call) => call.endedAt).length} />`}
 		<${Conversation} items=${shown.items} writing=${replaying ? "" : writing} live=${!replaying}
 			onUndo=${replaying ? null : undo} />
 		${loaded && !events.length && html`<${Empty} title="No events in this session yet."
