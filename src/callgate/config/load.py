@@ -341,18 +341,19 @@ def _policy(table: PolicyTable, file: File, at: Path) -> Policy:
             _rule(rule, file, (*at, "rules", index)) for index, rule in enumerate(table.rules)
         ),
         confirm_destructive=table.confirm_destructive,
-        read_commands=_read_commands(table, file, at),
+        read_commands=_opt_in(table.read_commands, file, (*at, "read_commands")),
+        reversible=_opt_in(table.reversible, file, (*at, "reversible")),
         guarded_rules=None if table.guarded_rules is None else tuple(table.guarded_rules),
         budgets=tuple(_budgets(table.budgets, file, (*at, "budgets"))),
         guard=_guard(table.guard),
     )
 
 
-def _read_commands(table: PolicyTable, file: File, at: Path) -> Setting | None:
-    if table.read_commands is None:
+def _opt_in(word: str | None, file: File, at: Path) -> Setting | None:
+    if word is None:
         return None
-    mode = PolicyMode.AUTO if table.read_commands == "allow" else PolicyMode.PROMPT
-    return Setting(mode, file.origin(*at, "read_commands"))
+    mode = PolicyMode.AUTO if word == "allow" else PolicyMode.PROMPT
+    return Setting(mode, file.origin(*at))
 
 
 def _guard(table: GuardTable) -> GuardSettings:
@@ -415,6 +416,7 @@ def _rule(table: RuleTable, file: File, at: Path) -> Rule:
         table.arguments or None,
         table.without or None,
         table.network,
+        table.reversible,
     )
     if all(each is None for each in conditions):
         raise file.error(at, "a rule needs at least one condition (tool, path, command, ...)")
@@ -437,6 +439,7 @@ def _rule(table: RuleTable, file: File, at: Path) -> Rule:
         if table.workspace is None
         else _directory(table.workspace, file, (*at, "workspace")),
         network=_network(table, file, (*at, "network")),
+        reversible=table.reversible,
         untrusted_destinations=table.untrusted_destinations,
         origin=file.origin(*at),
     )

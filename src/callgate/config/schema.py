@@ -87,6 +87,8 @@ class RuleTable(Table, frozen=True):
     """The workspace directory of the session."""
     network: bool | list[str] | None = None
     """Whether the command requests network access; a list names the permitted hosts."""
+    reversible: bool | None = None
+    """Whether `callgate undo` can revert all effects of the call."""
     untrusted_destinations: bool = False
     """Whether an allow also covers destinations from untrusted content."""
 
@@ -165,6 +167,9 @@ class PolicyTable(Table, frozen=True):
     guarded_rules: list[Literal["localhost", "git_fetch"]] | None = None
     """Rules about connections that mode guarded contains: `localhost` allows services of this
     machine, `git_fetch` allows `git fetch` from the repository's remotes. Default: both."""
+    reversible: Literal["allow", "ask"] | None = None
+    """Whether calls that `callgate undo` can revert run without approval in mode ask: changes by
+    file tools, and sandboxed commands without network. Default: ask."""
     budgets: BudgetsTable = BudgetsTable()
 
 

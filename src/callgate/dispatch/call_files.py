@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +20,7 @@ from callgate.core.events import EFFECT_MISMATCH
 from callgate.core.local.disk import make_private_directory, sync_directory, sync_file
 from callgate.core.sessions import ResolvedPath, Root
 from callgate.core.tasks import TaskSet
+from callgate.core.tools import ToolFactory
 from callgate.dispatch.subjects import Subject, question
 from callgate.dispatch.tools.registry import Registered
 from callgate.policy.decide import Rulebook
@@ -53,11 +55,13 @@ class CallFiles:
         *,
         history: Callable[[], History] | None = None,
         synced: bool = True,
+        undoable: tuple[ToolFactory, ...] = (),
     ) -> None:
         """`home` contains settings, answers and the audit log: no tool writes there. `history`
         opens the store of changes, which makes calls undoable. `synced`: changes survive a power
-        failure."""
+        failure. `undoable`: the tools whose effects are all in the history."""
         self._policies = policies
+        self.undoable = undoable if history is not None else ()
         self._synced = synced
         self._history = history
         self._home = None if home is None else os.path.realpath(home)
@@ -111,6 +115,19 @@ class CallFiles:
         writable = (root.path for root in session.extra_roots if root.writable)
         roots = (session.workspace, *writable)
         return RecordingLauncher(launcher, self._history(), _origin(call, subject), roots)
+
+    def can_restore(self, resolved: ResolvedPath) -> bool:
+        """Whether the present file at a path can be stored before a change, within the bounds."""
+        if self._history is None:
+            return False
+        try:
+            facts = os.lstat(resolved.real)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        is_small = facts.st_size <= self._history().bounds.limit
+        return stat.S_ISLNK(facts.st_mode) or (stat.S_ISREG(facts.st_mode) and is_small)
 
     def _guard(
         self, call: ToolCall, subject: Subject, files: WorkspaceFileAPI, report: Report

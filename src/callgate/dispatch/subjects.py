@@ -38,15 +38,18 @@ class Subject(msgspec.Struct, frozen=True):
     """Paths in the text of its command that need approval by a rule."""
     work: Work | None = None
     """Replacement for the tool; None: the tool itself runs."""
+    undone_by: str = ""
+    """How `callgate undo` can revert all effects of the call; empty: it cannot."""
 
     @property
     def policy_key(self) -> str:
         """Key of all facts that a cached decision depends on, except mode, caller and rules."""
+        key = f"{self.tool.policy_key} reversible" if self.undone_by else self.tool.policy_key
         if self.enclosure is None:
-            return self.tool.policy_key
+            return key
         around = self.enclosure
         facts = (around.read_only, around.reading, around.widened, self.contained)
-        return f"{self.tool.policy_key} {facts}"
+        return f"{key} {facts}"
 
     @property
     def contained(self) -> bool:
@@ -119,6 +122,7 @@ def question(
         reading=subject.enclosure is not None and subject.enclosure.reading,
         network=subject.widened,
         contained=subject.contained,
+        reversible=bool(subject.undone_by),
         outward=tool.outward,
         flow=flow,
     )

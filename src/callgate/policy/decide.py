@@ -143,7 +143,8 @@ def _with_rules_about(question: Question, policy: Policy) -> Policy:
 
 def _depends_on_call(rule: Rule) -> bool:
     looks = rule.arguments or rule.without or rule.arguments_sha256
-    return bool(looks) or rule.path is not None or rule.command is not None
+    of_call = (rule.path, rule.command, rule.reversible)
+    return bool(looks) or any(each is not None for each in of_call)
 
 
 def decide(question: Question, user: Policy, workspace: Policy | None = None) -> Decision:

@@ -52,6 +52,10 @@ class Reason(StrEnum):
         "read_commands",
         "{allowing} commands that only read, in the read-only sandbox without network.",
     )
+    REVERSIBLE = (
+        "reversible",
+        "`reversible` allows calls whose effects callgate undo can revert.",
+    )
     MODE_WRITE = "mode_write", "Mode write needs no approval."
     MODE_GUARDED = "mode_guarded"
     TRUSTED_CALLER = "trusted_caller", "Caller {caller} is part of the program itself."
@@ -132,6 +136,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """A command that only reads (`read_commands`), in the read-only sandbox without network."""
     contained: bool = False
     """The command will run in a sandbox that reaches no host without approval."""
+    reversible: bool = False
+    """`callgate undo` can revert all effects of the call."""
     outward: bool = False
     """The call sends data out of this machine, or may."""
     flow: Flow | None = None

@@ -198,6 +198,7 @@ def applies(rule: Rule, question: Question, resolved: ResolvedPath | None = None
         arguments=question.arguments,
         arguments_sha256=question.arguments_sha256,
         network=question.network,
+        reversible=question.reversible,
     )
 
 

@@ -1,6 +1,7 @@
 """Reasons to run a call without its approval: `RELAXATIONS`, of which the first one counts.
 
-    read-only command -> mode write -> mode guarded -> read-only sandbox -> trusted caller
+    read-only command -> reversible call -> mode write -> mode guarded -> read-only sandbox
+        -> trusted caller
 
 A relaxation returns the allow, or None. `relax` calls it only for a decision to ask, so none of
 them changes a deny. A question that the user's settings require stays, except for trusted callers.
@@ -35,6 +36,26 @@ def read_commands(
         outcome=Outcome.ALLOW,
         reason=Reason.READ_COMMANDS,
         sentence=Reason.READ_COMMANDS.sentence.format(allowing=allowing),
+        origin=setting.origin,
+    )
+
+
+def reversible_calls(
+    question: Question, decision: Decision, user: Policy, workspace: Policy | None
+) -> Decision | None:
+    """Allow a call in mode ask that callgate can undo, if the user's settings opt in."""
+    setting, own = user.reversible, None if workspace is None else workspace.reversible
+    if setting is None or any(
+        each is not None and each.mode is not PolicyMode.AUTO for each in (setting, own)
+    ):
+        return None
+    is_meant = question.reversible and question.mode is Mode.ASK and not question.outward
+    if not is_meant or question.network or _insists(question, decision, user, workspace):
+        return None
+    return Decision(
+        outcome=Outcome.ALLOW,
+        reason=Reason.REVERSIBLE,
+        sentence=Reason.REVERSIBLE.sentence,
         origin=setting.origin,
     )
 
@@ -77,6 +98,7 @@ def trusted_caller(
 
 RELAXATIONS: tuple[Relaxation, ...] = (
     read_commands,
+    reversible_calls,
     mode_write,
     mode_guarded,
     read_only_sandbox,
@@ -140,6 +162,8 @@ def _in_guarded_mode(question: Question) -> str:
     if question.effect is SideEffects.WRITE and not question.outward:
         if not question.destructive or (flow is not None and flow.inside):
             return "Mode guarded changes files inside the workspace."
+        if question.reversible and not question.network:
+            return "Mode guarded changes files that callgate undo can restore."
         return ""
     if flow is None:
         return ""

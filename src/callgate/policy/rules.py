@@ -86,6 +86,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the call requests network access. An `allow` covers such a call only if this is
     true, and then covers other calls too. A list of hosts allows only these.
     """
+    reversible: bool | None = None
+    """Whether `callgate undo` can revert all effects of the call."""
     untrusted_destinations: bool = False
     """The `allow` also covers destinations from untrusted content."""
     origin: Origin = BUILT_IN
@@ -101,6 +103,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
                 ("workspace", self.workspace),
                 ("arguments_sha256", self.arguments_sha256),
                 ("network", _network_text(self.network)),
+                ("reversible", _network_text(self.reversible)),
                 ("untrusted_destinations", "true" if self.untrusted_destinations else None),
             )
             if value is not None
@@ -155,6 +158,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     read_commands: Setting | None = None
     """Whether read-only commands run without approval, in the read-only sandbox without network.
     None: only in mode guarded; in a workspace's settings: no opinion.
+    """
+    reversible: Setting | None = None
+    """Whether reversible calls run without approval in mode ask. None: they do not; in a
+    workspace's settings: no opinion.
     """
     guard: GuardSettings = GuardSettings()
     guarded_rules: tuple[str, ...] | None = None
@@ -226,6 +233,7 @@ def rule_applies(
     arguments: Mapping[str, Any],
     arguments_sha256: str,
     network: bool = False,
+    reversible: bool = False,
 ) -> bool:
     """Whether all conditions except the command hold; commands are evaluated together elsewhere.
 
@@ -235,6 +243,8 @@ def rule_applies(
     if not rule_is_about(rule, tools, caller, workspace) or not _covers_network(rule, network):
         return False
     if rule.arguments_sha256 is not None and rule.arguments_sha256 != arguments_sha256:
+        return False
+    if rule.reversible is not None and rule.reversible is not reversible:
         return False
     if rule.path is not None:
         covered = [covers_path(rule, resolved) for resolved in resolved_paths]

@@ -124,8 +124,9 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode = Mode.ASK
     caller: CallerKind = CallerKind.LIBRARY
     is_denied: bool = False
-    """A person denied such calls for the rest of the session. Set only for a command that
-    `read_commands` allows; for others a remembered answer applies if the decision is to ask.
+    """A person denied such calls for the rest of the session. Set only for a call that
+    `read_commands` or `reversible` allows; for others a remembered answer applies if the decision
+    is to ask.
     """
     named: tuple[ResolvedPath, ...] = ()
     """Paths in the words of its command that a rule asks about, even for other tools only."""
@@ -212,11 +213,12 @@ NARROWINGS: tuple[PolicyTightening, ...] = (workspace_settings, workspace_networ
 
 
 def session_denial(decision: Decision, call: Circumstances) -> Decision:
-    """Ask about a read-only command if the person denied the tool's calls for the session.
+    """Ask about a read-only or reversible call if the person denied such calls for the session.
 
-    Then the remembered answer decides, if it covers the command.
+    Then the remembered answer decides, if it covers the call.
     """
-    is_about_it = decision.outcome is Outcome.ALLOW and decision.reason is Reason.READ_COMMANDS
+    is_lifted = decision.reason in (Reason.READ_COMMANDS, Reason.REVERSIBLE)
+    is_about_it = decision.outcome is Outcome.ALLOW and is_lifted
     if not call.is_denied or not is_about_it:
         return decision
     sentence = "Calls of this tool were denied for this session."

@@ -62,6 +62,7 @@ WORDS = {
     Reason.PRIVATE_OUTWARD: "the guard",
     Reason.READ_COMMANDS: "the setting for commands that only read",
     Reason.REPAIRED: "the model's text, which was repaired",
+    Reason.REVERSIBLE: "the setting for calls that can be undone",
     Reason.RULE: "a rule",
     Reason.SECRET_OUTWARD: "the guard",
     Reason.SETTINGS_INVALID: "the settings, which are invalid",
@@ -231,6 +232,8 @@ def _show(
     ]
     if subject.enclosure is not None:
         fields.append(("sandbox", str(subject.enclosure)))
+    if subject.tool.has_effects:
+        fields.append(("undo", subject.undone_by or "not possible"))
     fields += [(each.how, f"{each.path} ({each.rule}, {each.origin})") for each in restrictions]
     fields += [("path", path.real) for path in subject.resolved_paths]
     fields += [("value", line) for line in lines_for_person(decision.provenance)]
@@ -259,6 +262,7 @@ def _described(
         "mode": call.session.mode,
         "workspace": call.session.workspace,
         "sandbox": None if subject.enclosure is None else str(subject.enclosure),
+        "undone_by": subject.undone_by or None,
         "paths": [path.real for path in subject.resolved_paths],
         "provenance": msgspec.to_builtins(decision.provenance),
         "arguments_sha256": subject.checked.sha256,

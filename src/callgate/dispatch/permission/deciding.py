@@ -55,7 +55,8 @@ def decide(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
     on nothing else, then the tightenings by the facts of this call."""
     tool, mode, caller = subject.tool, call.session.mode, call.caller
     book = authority.policies(call.session.workspace)
-    key = tool.policy_key if subject.enclosure is None else subject.policy_key
+    is_plain = subject.enclosure is None and not subject.undone_by
+    key = tool.policy_key if is_plain else subject.policy_key
     if book.has_rules:
         key = _with_rules(key, subject)
     decision: Decision | None = None
@@ -70,7 +71,7 @@ def decide(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
             decision = book.remembered[known]
     if decision is None:
         decision = book.decide(question(call, subject, book), key)
-    reads = decision.reason is Reason.READ_COMMANDS
+    reads = decision.reason in (Reason.READ_COMMANDS, Reason.REVERSIBLE)
     if tool.name == CONNECT_HOST and mode == Mode.GUARDED:
         arguments = subject.checked.arguments
         decision = allow_connection(decision, arguments, book.user.guarded_rules)
@@ -100,7 +101,7 @@ def _circumstances(
     reads: bool,
 ) -> Circumstances:
     """Return the facts of a call that are available at this stage. `reads`: the setting
-    `read_commands` allows the call, so that a denial for the session counts."""
+    `read_commands` or `reversible` allows the call, so that a denial for the session counts."""
     tool, session, checked = subject.tool, call.session, subject.checked
     return Circumstances(
         names=(tool.name, *tool.definition.aliases),

@@ -38,7 +38,9 @@ from callgate.policy.decisions import Decision, Reason
 from callgate.policy.opinions import lifts_protection
 from callgate.policy.relaxations import reads_unasked
 from callgate.policy.rules import Outcome
+from callgate.sandbox.jails import Network
 from callgate.sandbox.plans import CannotGuarantee
+from callgate.sandbox.processes.command_marks import is_within_a_call
 from callgate.workspace.protected import is_only_pipeline
 
 Locate = Callable[[str], ResolvedPath]
@@ -144,12 +146,44 @@ class Here:
         """Return the subject with its paths, and with its network narrowed to the policy's
         hosts."""
         subject = self.relocate(call, self.locate_paths(call, subject))
+        if subject.tool.has_effects and (how := self._undone_by(call, subject)):
+            subject = msgspec.structs.replace(subject, undone_by=how)
         if self._sandbox is None or subject.enclosure is None or not subject.enclosure.is_online:
             return subject
         named, most = self._consultations.hosts(call, subject)
         enclosure = self._sandbox.confined(subject.enclosure, named, most)
         enclosure = self._sandbox.graded(enclosure, call.session)
         return msgspec.structs.replace(subject, enclosure=enclosure)
+
+    def _undone_by(self, call: ToolCall, subject: Subject) -> str:
+        """Return how `callgate undo` can revert all effects of the call; empty: it cannot."""
+        tool, around = subject.tool, subject.enclosure
+        is_elsewhere = call.handover is not None or call.session.pool is not None
+        if is_elsewhere or tool.factory not in self._files.undoable:
+            return ""
+        if around is None:
+            if not subject.resolved_paths:
+                return ""
+            if self._environments.of(call.session) is not None:
+                return ""  # the editor may write the file
+            is_restorable = all(map(self._files.can_restore, subject.resolved_paths))
+            return "the history of file tools" if is_restorable else ""
+        if self._sandbox is None or around.profile is None or around.place is not None:
+            return ""
+        if around.network is not Network.NONE or around.widened or not self._records(call, around):
+            return ""
+        return "the change sets of sandboxed commands"
+
+    def _records(self, call: ToolCall, around: Enclosure) -> bool:
+        """Whether the sandbox stores the changes of its commands, which a nested one cannot."""
+        from callgate.dispatch.commands.recording import is_recorded  # lazy: for commands  # noqa: PLC0415
+
+        assert self._sandbox is not None
+        try:
+            launcher = self._sandbox.launcher(around, call.session)
+        except CannotGuarantee:
+            return False
+        return is_recorded(launcher) and not is_within_a_call()
 
     def relocate(self, call: ToolCall, subject: Subject) -> Subject:
         """Return the subject with the sandbox in place of the client's terminal, if the guard

@@ -40,6 +40,8 @@ from callgate.events.bus import Bus
 from callgate.events.log import SessionLog
 from callgate.feature import FEATURES, PACKS, load, port
 from callgate.sessions.recovery import Recovery
+from callgate.tools.files import DeleteFile, PatchFile, WriteFile
+from callgate.tools.shell import Shell
 
 if TYPE_CHECKING:  # loaded with the first of their tools
     from callgate.config.schema import EmbeddingsTable
@@ -53,6 +55,8 @@ if TYPE_CHECKING:  # loaded with the first of their tools
     from callgate.workspace.undo.history import History
 
 _log = logging.getLogger("callgate")
+_UNDOABLE: tuple[ToolFactory, ...] = (WriteFile, PatchFile, DeleteFile, Shell)
+"""Tools that change files only through the file API, or only by sandboxed commands."""
 
 
 def make_dispatcher(
@@ -71,7 +75,7 @@ def make_dispatcher(
     limits = settings.limits
     synced = settings.durability.files == "synced"
     history = cache(partial(_open_history, home, settings))
-    files = CallFiles(policies, home.path, history=history, synced=synced)
+    files = CallFiles(policies, home.path, history=history, synced=synced, undoable=_UNDOABLE)
     acp = settings.table("acp")
     environments = Environments(
         delegate_terminal=acp is None or acp.delegate_terminal, leases=sandbox.leases

@@ -5,6 +5,7 @@ const DECIDED = {
 	budget_unknown: "a budget whose count is unreadable", class_default: "the setting for its effect",
 	destructive: "the tool, which is destructive", network: "the setting for the network",
 	per_tool: "the setting for this tool", read_commands: "the setting for commands that only read",
+	reversible: "the setting for calls that can be undone",
 	repaired: "the model's text, which was repaired",
 	rule: "a rule", settings_invalid: "the settings, which are invalid", trusted_caller: "the trusted caller",
 	trusted_override: "the setting for trusted workspaces", trusted_workspace: "the workspace, which is trusted",
