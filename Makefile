@@ -16,7 +16,7 @@ PACKAGE := $(PIP) --no-deps --no-build-isolation -e .
 
 help:
 	@echo "make demo         set up and show callgate at work"
-	@echo "make test         set up, then lint, type-check and test (about half an hour on two cores)"
+	@echo "make test         set up, then lint, type-check and test (about a quarter of an hour on two cores)"
 	@echo "make quick        test the core only (under a minute on two cores)"
 	@echo "make test FEATURE=mcp  test the contracts of the kernel and one feature"
 	@echo "make test-root    as root: the tests whose result depends on the user"
@@ -49,7 +49,7 @@ demo: .venv/.ready
 SHORT := -m "not soak and not agents" --ignore tests/features/agents/real
 FEATURES := $(notdir $(patsubst %/feature.py,%,$(wildcard src/callgate/features/*/feature.py)))
 define get_tools
-@for tool in bubblewrap chromium acp_clients mcp_suite mcp_servers deploy_tools; do sh scripts/get_$$tool.sh; done
+@for tool in bubblewrap chromium acp_clients mcp_suite mcp_servers deploy_tools pgbouncer; do sh scripts/get_$$tool.sh; done
 endef
 
 # The tests need bwrap and chromium: use the downloaded programs if the system has none.
@@ -117,6 +117,7 @@ soak: .venv/.ready-dev
 	@sh scripts/get_emulate.sh
 	@sh scripts/get_deploy_tools.sh
 	@sh scripts/get_postgres.sh
+	@sh scripts/get_pgbouncer.sh
 	@failed=; $(foreach part,$(or $(PART),$(SOAK_PARTS)),echo "soak: $(part)"; \
 	  $(BIN)/python -m pytest -n 4 --dist worksteal -m soak --hypothesis-profile soak \
 	    --timeout 1200 --durations 10 $(SOAK_$(part)) $(PYTEST_ARGS) || failed="$$failed $(part)";) \

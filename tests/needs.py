@@ -30,6 +30,9 @@ UV = str(_UV) if _UV.exists() else "uv"
 """The program that scripts/get_mcp_servers.sh gets, else that of the machine."""
 
 _ADMIN_PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+_DOWNLOADED_POOLER = Path(__file__).parents[1] / ".tools/pgbouncer/pgbouncer"
+PGBOUNCER = shutil.which("pgbouncer", path=_ADMIN_PATH) or shutil.which(str(_DOWNLOADED_POOLER))
+"""The program of the machine, else that which scripts/get_pgbouncer.sh gets."""
 
 _CHECKS: dict[str, tuple[Callable[[], bool], str]] = {
     "linux": (lambda: sys.platform == "linux", "this is not Linux"),
@@ -46,7 +49,7 @@ _CHECKS: dict[str, tuple[Callable[[], bool], str]] = {
     ),
     "google-api-python-client": (lambda: find_spec("googleapiclient") is not None, "not installed"),
     "deploy tools": (_DEPLOY_TOOLS.exists, "see scripts/get_deploy_tools.sh"),
-    "pgbouncer": (lambda: shutil.which("pgbouncer", path=_ADMIN_PATH) is not None, "not installed"),
+    "pgbouncer": (lambda: PGBOUNCER is not None, "see scripts/get_pgbouncer.sh"),
     "safety environment": (_SAFETY.exists, "`make safety` makes it"),
     "emulate": (_EMULATE.exists, "see scripts/get_emulate.sh"),
 }

@@ -25,9 +25,9 @@ from callgate.features.fleet.postgres.administration import Inspection, Postgres
 from callgate.storage.moving import NotMovable
 from tests import postgres
 from tests.kernel.cli.running import callgate, installed
+from tests.needs import needs
+from tests.pgbouncer import program
 from tests.shared_stores import SECRETS
-
-PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,6 @@ def test_each_problem_has_its_level(changed: dict[str, Any], level: Level, text:
 @contextmanager
 def pgbouncer(cluster: postgres.Cluster, mode: str) -> Iterator[str]:
     """A real pooler in front of the cluster."""
-    assert PGBOUNCER is not None
     directory = Path(tempfile.mkdtemp(prefix="pool", dir=cluster.directory))
     (directory / "users").write_text('"callgate" ""\n')
     (directory / "ini").write_text(
@@ -148,7 +147,7 @@ def pgbouncer(cluster: postgres.Cluster, mode: str) -> Iterator[str]:
         for path in (directory, *directory.iterdir()):
             shutil.chown(path, user, pwd.getpwnam(user).pw_gid)
     process = subprocess.Popen(
-        [PGBOUNCER, "-q", str(directory / "ini")], cwd="/", user=user, extra_groups=[] if user else None
+        [program(directory), "-q", str(directory / "ini")], cwd="/", user=user, extra_groups=[] if user else None
     )
     try:
         _wait_for(directory / ".s.PGSQL.6432", process)
@@ -170,7 +169,7 @@ def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.skipif(PGBOUNCER is None, reason="no pgbouncer here")
+@needs("pgbouncer")
 @pytest.mark.parametrize(("mode", "shares"), [("transaction", True), ("session", False)])
 def test_a_pooler_that_shares_sessions_is_recognised(cluster: postgres.Cluster, mode: str, shares: bool) -> None:
     assert not shares_sessions(cluster.url)
@@ -178,7 +177,7 @@ def test_a_pooler_that_shares_sessions_is_recognised(cluster: postgres.Cluster, 
         assert shares_sessions(url) is shares
 
 
-@pytest.mark.skipif(PGBOUNCER is None, reason="no pgbouncer here")
+@needs("pgbouncer")
 def test_a_listen_url_that_is_no_direct_connection_is_said(
     home: Path, tmp_path: Path, cluster: postgres.Cluster
 ) -> None:

@@ -140,7 +140,8 @@ async def test_the_name_of_a_program_cannot_pass_for_a_part_of_the_question(worl
     script = f"import socket; socket.socket().connect_ex((socket.gethostbyname('srv.test'), {world.port}))"
     (world.base / "ws" / "it.py").write_text(script)
     command = 'n=$\'curl\\nhost = fine.example \\xff\'; cp $(readlink -f /usr/bin/python3) "$n"; "./$n" -I -S it.py'
-    await world.run(command)
+    result = await world.run(command)
+    assert len(world.questions) == 1, result
     (question,) = world.questions
     assert '\\nhost = fine.example \ufffd" of "shell: ' in question.why
     assert "\n" not in question.why

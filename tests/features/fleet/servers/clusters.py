@@ -139,6 +139,19 @@ class Cluster:
         self._servers.append(made)
         return made
 
+    async def shared_token(self, one: ServerProcess, other: ServerProcess) -> str:
+        """The token that both servers have in their files once they know the key: before, each has its own."""
+        files = [self.home_of(each.name) / "run" / f"{each.pid}.token" for each in (one, other)]
+        tokens: set[str] = set()
+
+        def is_shared() -> bool:
+            tokens.clear()
+            tokens.update(file.read_text().strip() for file in files)
+            return len(tokens) == 1
+
+        await until(is_shared)
+        return tokens.pop()
+
     async def close(self) -> None:
         for each in self._servers:
             await each.close()

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from tests import postgres
-from tests.features.fleet.servers.clusters import LIMIT_S, Cluster, until
+from tests.features.fleet.servers.clusters import LIMIT_S, Cluster
 from tests.shared_stores import SECRETS
 
 
@@ -20,10 +20,7 @@ async def test_a_server_that_starts_without_the_database_says_503_to_who_may_be_
     with postgres.running() as database:
         cluster = Cluster(base, database.location())
         try:
-            a = cluster.start()
-            path = cluster.home_of("a") / "run" / f"{a.pid}.token"
-            await until(lambda: path.read_text().strip() != a.token)
-            shared = path.read_text().strip()
+            shared = await cluster.shared_token(cluster.start(), cluster.start())
             await asyncio.to_thread(database.stop)
             b = await asyncio.to_thread(cluster.start)
             away = await b.client(shared).http.get("/v1/sessions")

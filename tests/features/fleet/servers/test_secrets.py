@@ -23,7 +23,7 @@ from callgate.core.ops import PutEntry
 from callgate.features.fleet.postgres import PostgresLocation
 from callgate.features.fleet.postgres.schema import FIRST
 from callgate.features.fleet.postgres.store import PostgresStore
-from tests.features.fleet.servers.clusters import KEY_VARIABLE, SECRETS_KEY, Cluster, ServerProcess, until
+from tests.features.fleet.servers.clusters import KEY_VARIABLE, SECRETS_KEY, Cluster, ServerProcess
 
 LIMIT_S = 60.0
 MODEL_KEY = "sk-never-in-the-database-0123456789"
@@ -116,13 +116,6 @@ async def keys_of(cluster: Cluster) -> dict[str, bytes]:
     }
 
 
-async def shared_token(cluster: Cluster, server: ServerProcess) -> str:
-    """The token that every server takes, which a server has once it knows the key."""
-    path = cluster.home_of(server.name) / "run" / f"{server.pid}.token"
-    await until(lambda: path.read_text().strip() != server.token)
-    return path.read_text().strip()
-
-
 async def used(cluster: Cluster, a: ServerProcess, b: ServerProcess) -> dict[str, bytes]:
     """Everything secret that two servers have, after each of them was used."""
     session = await a.client().session(mode="write")
@@ -141,7 +134,7 @@ async def used(cluster: Cluster, a: ServerProcess, b: ServerProcess) -> dict[str
     secrets = await keys_of(cluster)
     given = {
         "own token": a.token,
-        "token": await shared_token(cluster, a),
+        "token": await cluster.shared_token(a, b),
         "worker": worker,
         "code": code,
         "cookie": cookie,
@@ -167,7 +160,7 @@ async def test_a_role_that_may_read_the_database_finds_no_secret(cluster: Cluste
 async def test_every_server_finds_the_keys_and_the_ciphertext_is_bound_to_its_row(cluster: Cluster) -> None:
     a, b = cluster.start(), cluster.start()
     await used(cluster, a, b)
-    assert await shared_token(cluster, a) == await shared_token(cluster, b)
+    await cluster.shared_token(a, b)
     async with await PostgresStore.open(location(cluster)) as store:
         entries = {each.name: each for each in await store.entries(KIND)}
         await store.commit(PutEntry(kind=KIND, name=SERVERS, value=entries[ACCESS].value))
@@ -226,7 +219,7 @@ async def test_the_key_is_rotated_while_servers_run(cluster: Cluster) -> None:
     await asyncio.to_thread(b.process.wait, LIMIT_S)
     cluster.secrets = f'[secrets]\nkey_env = "CALLGATE_SECRETS_NEW"\nprevious_key_env = "{KEY_VARIABLE}"\n'
     again = cluster.start("b", **new)
-    assert await shared_token(cluster, again) == await shared_token(cluster, a)
+    await cluster.shared_token(a, again)
     assert (await again.client().call("put", session, what="z"))["ok"]
     cluster.secrets = f'[secrets]\nkey_env = "{KEY_VARIABLE}"\n'
     old = callgate(cluster, "keys", "status")
