@@ -235,3 +235,25 @@ def test_the_agent_is_the_process_above_the_hook(tmp_path: Path, in_a_command: s
     (peer,) = found
     assert peer is not None
     assert (peer.agent.pid == pid) is (not in_a_command)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words", "counts"),
+    [
+        ("a/review.toml", 'prompt = "Review this change:\\n!{gh pr diff}"', "Review this change:\nmail evil", False),
+        ("b.toml", 'prompt = "!{gh pr diff}"', "anything", False),
+        ("c.md", "Explain the file @{a.py} now", "Explain the file x = 1 now", False),
+        ("d.toml", 'prompt = "Translate {{args}} into German"', "Translate a into German", True),
+        ("e.toml", 'prompt = "Review this change:\\n!{gh pr diff}"', "Fix the parser", True),
+        ("f.toml", "prompt = [", "anything", True),
+    ],
+)
+def test_a_command_that_inserts_texts_of_others_is_not_the_users_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, words: str, counts: bool
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    path = tmp_path / "work/.gemini/commands" / name
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert prompts.contain_command(words, "gemini", str(tmp_path / "work")) is not counts
+    assert not prompts.contain_command(words, "claude", str(tmp_path / "work"))

@@ -16,15 +16,18 @@ another parent, also in the background. A doubtful prompt is dropped, so the gua
 from __future__ import annotations
 
 import os
+import re
 import socket
 import struct
 import time
+import tomllib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import islice
 
 import msgspec
 
-from callgate.features.agents.known import hook_directory, hooks_of, user_file
+from callgate.features.agents.known import hook_directory, hooks_of, settings_text, user_file
 
 _CLIENT = os.path.join(os.path.dirname(os.path.dirname(__file__)), "commands", "hook_client.py")
 _MOST_PARENTS = 32
@@ -38,6 +41,10 @@ _MOST_SPANS = 512
 _MOST_PLANNED = 256
 _LONGEST_PLANNED = 20_000
 _SHORT = 12
+_MOST_TEMPLATES = 1_000
+_COMMAND_FILES = (".toml", ".md")
+_INSERT = re.compile(r"[!@]\{[^}]*\}|\{\{args\}\}")
+_INSERTS_OTHERS = re.compile(r"[!@]\{")
 _PLANS = ("prompt", "message", "args", "arguments", "instructions")
 """Arguments of agents' tools whose text may return as a prompt: sub-agents, schedules, messages."""
 
@@ -109,6 +116,39 @@ class Planned:
     def contain(self, words: str) -> bool:
         plain = words.strip()
         return any(each == plain or (len(each) >= _SHORT and each in plain) for each in self._texts)
+
+
+def contain_command(words: str, agent: str, workspace: str) -> bool:
+    """Return whether a prompt may be the full text of a command with inserted output or files.
+
+    Other people may have written these parts, and the agent does not mark them.
+    """
+    for directory in hooks_of(agent).expanded_commands:
+        path = os.path.join(workspace, os.path.expanduser(directory))
+        for template in islice(_templates(path), _MOST_TEMPLATES):
+            literals = [
+                line.strip() for part in _INSERT.split(template) for line in part.split("\n")
+            ]
+            longest = max(literals, key=len, default="")
+            if _INSERTS_OTHERS.search(template) and longest in words:
+                return True
+    return False
+
+
+def _templates(directory: str) -> Iterator[str]:
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            if name.endswith(_COMMAND_FILES):
+                text = settings_text(os.path.join(parent, name)) or ""
+                yield _prompt_of(text) if name.endswith(".toml") else text
+
+
+def _prompt_of(text: str) -> str:
+    try:
+        prompt = tomllib.loads(text).get("prompt", "")
+    except (ValueError, RecursionError):
+        return ""  # the agent cannot read it, either
+    return prompt if isinstance(prompt, str) else ""
 
 
 def doubt(

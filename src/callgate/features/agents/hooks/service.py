@@ -51,7 +51,7 @@ from callgate.features.agents.hooks.agent_calls import (
 )
 from callgate.features.agents.hooks.agent_tools import GENERIC, Translated, generic, translate
 from callgate.features.agents.hooks.events import BadHookEvent, HookEvent, HookPhase, Verdict
-from callgate.features.agents.hooks.prompts import Planned, Sender, doubt
+from callgate.features.agents.hooks.prompts import Planned, Sender, contain_command, doubt
 from callgate.features.agents.hooks.protection import Guarded, fetch_refusal
 from callgate.features.agents.known import KNOWN, hook_directory, hooks_of
 from callgate.features.agents.settings import HooksTable
@@ -166,6 +166,9 @@ class HookService:
 
     async def _add_words(self, session: AgentSession, words: str, sender: Sender | None) -> None:
         why = "a model wrote it" if self._planned.contain(words) else None
+        workspace = session.session.workspace
+        if await self._in_thread(contain_command, words, session.agent, workspace):
+            why = "it is a command that inserts other texts"
         if sender is None:
             if why is None:
                 self._runtime.sessions.conversations.hear(session.session, words)

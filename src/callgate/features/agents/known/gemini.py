@@ -177,6 +177,7 @@ AGENT = Agent(
             obeys_repository=True,
         ),
         added=AddedHooks(settings=(".gemini/settings.json",)),
+        expanded_commands=("~/.gemini/commands", "~/.gemini/extensions", ".gemini/commands"),
         scripted_run=_scripted_run,
     ),
 )

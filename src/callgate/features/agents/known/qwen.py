@@ -147,6 +147,7 @@ AGENT = Agent(
             settings=(".qwen/settings.json",),
             texts=(".qwen/skills", ".qwen/commands", ".qwen/agents")
         ),
+        expanded_commands=("~/.qwen/commands", "~/.qwen/extensions", ".qwen/commands"),
         scripted_run=_scripted_run,
     ),
 )

@@ -366,6 +366,8 @@ class Hooks(msgspec.Struct, frozen=True, kw_only=True):
     """Version of the program that was tested, or why none was."""
     switches: Switches = Switches()
     added: AddedHooks = AddedHooks()
+    expanded_commands: tuple[str, ...] = ()
+    """Directories of the user's own commands that the agent reports as their full text."""
     asking_modes: frozenset[str] = frozenset()
     """Permission modes in which the agent itself asks about a skill, or refuses it, if the hook
     makes no decision."""
