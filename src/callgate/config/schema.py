@@ -383,6 +383,7 @@ OptionalGuarantee = Literal[
     "fresh_tmp",
     "pid_namespace",
     "own_loopback",
+    "no_local_services",
     "no_process_details",
     "no_shared_memory",
     "limits",
@@ -400,6 +401,9 @@ class SandboxTable(Table, frozen=True):
     reach; "ask" requests approval for each host on first contact. Default: "ask" in mode
     guarded, else "none".
     """
+    local_services: list[str] = []
+    """Services on this machine's loopback that processes with the whole network can reach, such as
+    `localhost:5432`."""
     readable: list[str] = []
     """Secrets that commands can read, and paths in /tmp that they share with the machine."""
     writable: list[str] = []

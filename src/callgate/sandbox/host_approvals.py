@@ -15,6 +15,7 @@ A name is not looked up before its approval, because the lookup reveals the name
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 
 import msgspec
 
@@ -103,6 +104,11 @@ class HostApprovals:
         self._block(host, port)
         named = f"names {name!r}" if name else "cannot be read"
         return Unapproved(f"blocked: {_authority(host, port)}: TLS in this tunnel {named}")
+
+    def refuse_service(self, address: bytes, port: int) -> None:
+        """Note a service of this machine that the command was kept from."""
+        number = ipaddress.IPv6Address(address)
+        self._block(str(number.ipv4_mapped or number), port)
 
     def close(self) -> None:
         """Withdraw the pending questions."""

@@ -67,6 +67,9 @@ class Guarantee(StrEnum):
     OWN_LOOPBACK = "own_loopback"
     NAMED_HOSTS = "named_hosts"
     """It reaches the named hosts, through our proxy."""
+    NO_LOCAL_SERVICES = "no_local_services"
+    """With the whole network, it reaches no TCP service on this machine's loopback that another
+    process provides, except for the listed ones."""
     NO_UNIX_SOCKETS = "no_unix_sockets"
     """It cannot connect to services at a path: containers, agents, desktops, callgate."""
     ABSTRACT_SOCKETS_BLOCKED = "abstract_sockets_blocked"
@@ -159,6 +162,8 @@ class Jail(msgspec.Struct, frozen=True, kw_only=True):
     network: Network = Network.NONE
     hosts: tuple[AllowedHost, ...] = ()
     """Hosts that it reaches if the network is HOSTS."""
+    services: tuple[AllowedHost, ...] = ()
+    """Services on this machine's loopback that it reaches if the network is ALL."""
     unix_sockets: bool = False
     """Whether it may connect to services of this machine that listen at a path."""
     own_sockets: bool = False
@@ -204,6 +209,7 @@ class Jail(msgspec.Struct, frozen=True, kw_only=True):
             Guarantee.NO_NETWORK_OTHER: self.network is not Network.ALL,
             Guarantee.OWN_LOOPBACK: self.network in (Network.LOOPBACK, Network.HOSTS),
             Guarantee.NAMED_HOSTS: self.network is Network.HOSTS,
+            Guarantee.NO_LOCAL_SERVICES: self.network is Network.ALL and "/" not in self.writable,
             Guarantee.NO_UNIX_SOCKETS: not (self.unix_sockets or self.own_sockets),
             Guarantee.ABSTRACT_SOCKETS_BLOCKED: not self.unix_sockets,
             Guarantee.LIMITS: self.limits != NO_LIMITS,

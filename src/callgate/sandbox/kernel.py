@@ -316,6 +316,15 @@ def call(name: str, *arguments: Argument) -> int:
     return result
 
 
+def copies_descriptors() -> bool:
+    """Whether we may copy descriptors of other processes; some containers forbid it."""
+    try:
+        call("pidfd_getfd", 2**31 - 1, 0, 0)
+    except OSError as error:
+        return error.errno == 9  # EBADF: it looked for the process
+    return False
+
+
 def _change(option: int, first: int, second: int = 0) -> None:
     if _prctl is None or _prctl(option, first, second, 0, 0) < 0:
         number = ctypes.get_errno() if _prctl else 38  # ENOSYS

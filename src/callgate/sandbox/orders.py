@@ -111,6 +111,9 @@ class Listener(TypedDict):
     """For a keeper that performs calls which write or name files, instead of only checking them."""
     connects: NotRequired[bool]
     """Whether callgate connects outside, on behalf of the command. See `connects`."""
+    services: NotRequired[list[tuple[bytes, int]]]
+    """Services on this machine's loopback that a command in its network reaches: address (IPv4 as
+    mapped; empty: any) and port. See `local_services`."""
     isolated: NotRequired[bool]
     """Whether the command has its own network, in which it may connect."""
 

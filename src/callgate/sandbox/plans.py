@@ -22,6 +22,7 @@ from callgate.core.commands import Command as Command
 from callgate.core.commands import Launcher as Launcher
 from callgate.core.commands import Running as Running
 from callgate.core.errors import ToolPermissionDenied
+from callgate.sandbox import kernel
 from callgate.sandbox.jails import Guarantee, Jail, Network, below_any, is_below
 
 G = Guarantee
@@ -121,6 +122,12 @@ class Plan(msgspec.Struct, frozen=True):
         return is_bounded and not {"namespaces", "supervisor"}.isdisjoint(self.backends)
 
     @property
+    def checks_services(self) -> bool:
+        """Whether the keeper checks each connection in this machine's network."""
+        promise = G.NO_LOCAL_SERVICES
+        return promise in self.jail.needs and promise not in self.missing
+
+    @property
     def grades(self) -> tuple[str, ...]:
         """Texts about the guarantees that are not enforced in the usual way."""
         others = [f"{promise}: {how}" for promise, how in self.differently]
@@ -198,6 +205,12 @@ class Seccomp(_Alone, frozen=True):
         return 0.1
 
 
+def _checks_connections(jail: Jail) -> bool:
+    """Whether the keeper can make the connections of a command in this machine's network."""
+    has_network = jail.network is Network.ALL and "/" not in jail.writable
+    return has_network and not jail.own_sockets and kernel.copies_descriptors()
+
+
 _OF_CONNECTIONS = (G.NAMED_HOSTS, G.NO_NETWORK_TCP, G.NO_NETWORK_UDP, G.OWN_LOOPBACK)
 """Guarantees if callgate makes all connections, and the filter permits no other way."""
 
@@ -223,6 +236,7 @@ class Supervisor(msgspec.Struct, frozen=True):
                 G.NO_SIGNALS_OUT,
                 *((G.FRESH_TMP,) if jail.fresh_tmp else ()),
                 *(_OF_CONNECTIONS if connects else ()),
+                *((G.NO_LOCAL_SERVICES,) if _checks_connections(jail) else ()),
                 G.PID_NAMESPACE,
             }
         )
@@ -269,7 +283,8 @@ class Namespaces(_Alone, frozen=True):
     excludes = frozenset({"bubblewrap"})
 
     def guarantees(self, jail: Jail) -> frozenset[Guarantee]:
-        return _of_namespaces(jail)
+        checked = {G.NO_LOCAL_SERVICES} if _checks_connections(jail) else set()
+        return _of_namespaces(jail) | checked
 
     def cost(self, jail: Jail) -> float:
         return 3.0

@@ -78,7 +78,7 @@ UNCHANGED = {G.WRITES_CONFINED, G.METADATA_FROZEN}
             Jail(network=Network.HOSTS),
             ALWAYS | OFFLINE | NO_SOCKETS | UNCHANGED | {G.OWN_LOOPBACK, G.NAMED_HOSTS},
         ),
-        (Jail(network=Network.ALL, unix_sockets=True), ALWAYS | UNCHANGED),
+        (Jail(network=Network.ALL, unix_sockets=True), ALWAYS | UNCHANGED | {G.NO_LOCAL_SERVICES}),
     ],
     ids=["read", "workspace", "open", "loopback", "hosts", "online"],
 )

@@ -145,6 +145,8 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether commands in mode guarded have network ASK, if this machine can enforce it."""
     hosts: tuple[AllowedHost, ...] = ()
     """Hosts that every command reaches with network HOSTS or ASK."""
+    local_services: tuple[AllowedHost, ...] = ()
+    """Services on this machine's loopback that processes with network ALL reach."""
     home: str
     """The user's home directory."""
     callgate_home: str
@@ -429,6 +431,8 @@ class Sandbox:
             asks = enclosure.network is Network.ASK
             network = Network.HOSTS if asks else enclosure.network
             jail = profiles.workspace(paths, network=network, hosts=enclosure.hosts, limits=limits)
+        if jail.network is Network.ALL:
+            jail = msgspec.structs.replace(jail, services=self.surroundings.local_services)
         if enclosure.unix_sockets:
             jail = msgspec.structs.replace(jail, unix_sockets=True)
         if enclosure.own_sockets:

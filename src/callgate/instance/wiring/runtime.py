@@ -89,6 +89,7 @@ def surroundings(home: Home, settings: Settings) -> Surroundings:
         network=Network(word),
         asks_in_guarded=is_open,
         hosts=tuple(map(allowed_hosts.parse, named)),
+        local_services=tuple(map(allowed_hosts.parse, sandbox.local_services)),
         home=os.path.expanduser("~"),
         callgate_home=home.path,
         readable=tuple(map(os.path.expanduser, sandbox.readable)),

@@ -45,7 +45,7 @@ _SIGNALLED = {int(signal.SIGXCPU): "cpu_seconds", int(signal.SIGXFSZ): "file_byt
 
 _TRIED = bytes([watch.TRIED])
 _NOT_CREATED = bytes([watch.NOT_CREATED])
-_WANTS = bytes([connects.WANTS])
+_WANTS, _KEPT_OUT = bytes([connects.WANTS]), bytes([connects.KEPT_OUT])
 _REPLY_AGAIN_S = 0.05
 _HINTS = {
     "process limit": "nothing here bounds the processes of a command of root: neither a cgroup "
@@ -322,6 +322,10 @@ class BrokeredProcess:
             return
         if message[:1] == _WANTS and len(message) >= connects.WANTED.size:
             self._connect(message)
+            return
+        if message[:1] == _KEPT_OUT and len(message) == connects.WANTED.size:
+            _, _, port, address, _ = connects.WANTED.unpack(message)
+            self._approvals.refuse_service(address, port)
             return
         if len(message) != watch.MESSAGE.size:
             self._lost()

@@ -49,14 +49,15 @@ REPLY = struct.Struct("<cQi")
 CONNECTED = b"c"
 MOST_HELD = 256
 LONGEST_PROGRAM = 255
-WANTS = 7
-"""The kind of this message; `watch` has the others."""
+WANTS, KEPT_OUT = 7, 8
+"""The kinds of messages about connections; `watch` has the others. KEPT_OUT has the form of WANTS,
+and reports the refusal of a local service."""
 _DOMAIN_NAMES = 53
 _ANY, _INET, _INET6 = int(socket.AF_UNSPEC), int(socket.AF_INET), int(socket.AF_INET6)
 _COOKIE_OF_THE_NETWORK = 71
 """SO_NETNS_COOKIE, since Linux 5.14."""
 _PATH_AT = 2
-_MAPPED = b"\0" * 10 + b"\xff" * 2
+MAPPED = b"\0" * 10 + b"\xff" * 2
 _ADDRESS = struct.Struct("=H2s4s")
 _ADDRESS_6 = struct.Struct("=H2s4s16s")
 _LARGEST_ADDRESS = 128
@@ -104,22 +105,23 @@ class Connects:
         with socket.socket(socket.AF_UNIX) as ours:
             self._network = _network(ours)
         self._held: dict[int, _Held] = {}
+        self._waiting = 0
 
     def handlers(self) -> dict[int, Handler]:
         return {kernel.NUMBERS[kernel.machine()]["connect"]: self._handle}
 
     def _handle(self, call: Call) -> Answer | None:
-        raw = _address_of(call)
+        raw = address_of(call)
         if not self._isolated:
             return self._leave(call, raw)
-        copy: _socket.socket | None = _copy(call.pid, call.arguments[0] & 0xFFFFFFFF)
+        copy: _socket.socket | None = copy_of(call.pid, call.arguments[0] & 0xFFFFFFFF)
         assert copy is not None
         try:
             call.still_waits()
             if self._is_from_outside(copy, raw):
                 return failure(errno.EOPNOTSUPP if _family(raw) == _ANY else errno.EISCONN)
-            found = _read(raw)
-            if found is None or not _is_unconnected_tcp(copy) or _is_own(*found):
+            found = read_address(raw)
+            if found is None or not _is_unconnected_tcp(copy) or is_own(*found):
                 return self._perform(call, copy, raw)
             held, copy = copy, None
             return self._hold(call, held, held.family == _INET6, *found)
@@ -129,12 +131,12 @@ class Connects:
 
     def _leave(self, call: Call, raw: bytes) -> Answer | None:
         """Pass a connection to the runtime. Only the runtime may use this machine's network."""
-        found = _read(raw)
+        found = read_address(raw)
         if found is None:
             return failure(errno.EOPNOTSUPP if _family(raw) == _ANY else errno.EAFNOSUPPORT)
         number = call.arguments[0] & 0xFFFFFFFF
         try:
-            copy = _copy(call.pid, number)
+            copy = copy_of(call.pid, number)
         except PermissionError:  # a container without `pidfd_getfd`
             if not os.readlink(f"/proc/{call.pid}/fd/{number}").startswith("socket:"):
                 return failure(errno.ENOTSOCK)
@@ -181,12 +183,16 @@ class Connects:
             raw = raw[:_PATH_AT] + b"/proc/self/fd/%d\0" % target
         if not os.get_blocking(copy.fileno()) or copy.type == _DATAGRAM:
             return _ended(_connect(_dup(copy), raw, target))
+        if self._waiting >= MOST_HELD:
+            return failure(errno.EAGAIN)
+        self._waiting += 1
         _thread.start_new_thread(self._wait, (call.id, _dup(copy), raw, target))
         return None
 
     def _wait(self, id: int, copy: _socket.socket, raw: bytes, target: int) -> None:
         """Connect in a thread, because this may wait for a server of the command."""
         answer = _ended(_connect(copy, raw, target))
+        self._waiting -= 1
         if self.supervisor is not None:
             self.supervisor.answer(id, answer)
 
@@ -228,7 +234,7 @@ class Connects:
                 os.close(descriptor)
 
 
-def _address_of(call: Call) -> bytes:
+def address_of(call: Call) -> bytes:
     """Return the address of a call. Raises OSError like the call itself."""
     size = call.arguments[2] & 0xFFFFFFFF
     if size > _LARGEST_ADDRESS:
@@ -272,29 +278,29 @@ def _family(raw: bytes) -> int | None:
     return int.from_bytes(raw[:2], sys.byteorder) if len(raw) >= 2 else None
 
 
-def _read(raw: bytes) -> tuple[bytes, int] | None:
+def read_address(raw: bytes) -> tuple[bytes, int] | None:
     """Return address and port; None if it is not a complete internet address."""
     family = _family(raw)
     if family == _INET and len(raw) >= _ADDRESS.size:
         _, port, address = _ADDRESS.unpack_from(raw)
-        return _MAPPED + address, int.from_bytes(port)
+        return MAPPED + address, int.from_bytes(port)
     if family == _INET6 and len(raw) >= _ADDRESS_6.size:
         _, port, _, address = _ADDRESS_6.unpack_from(raw)
         return address, int.from_bytes(port)
     return None
 
 
-def _is_own(address: bytes, port: int) -> bool:
+def is_own(address: bytes, port: int) -> bool:
     """Whether an address is in the command's own network: its loopback, or the empty address.
     Name servers are not."""
     if port == _DOMAIN_NAMES:
         return False
-    if address.startswith(_MAPPED):
+    if address.startswith(MAPPED):
         return address[12] == 127 or address[12:] == b"\0" * 4
     return address in (b"\0" * 16, b"\0" * 15 + b"\1")
 
 
-def _copy(pid: int, number: int) -> _socket.socket:
+def copy_of(pid: int, number: int) -> _socket.socket:
     """Return our own descriptor of a socket of another process."""
     try:
         process = os.pidfd_open(pid)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from callgate.sandbox import kernel, meters
+from callgate.sandbox import allowed_hosts, kernel, meters
 from callgate.sandbox.backends import bubblewrap, restrict, seccomp
 from callgate.sandbox.backends.restrict import INHERITED
 from callgate.sandbox.jails import Jail, Limits, Names, Network, below_any
@@ -24,7 +24,7 @@ from callgate.sandbox.orders import (
     Rules,
 )
 from callgate.sandbox.plans import Command, Plan, with_proxy
-from callgate.sandbox.processes import performing, signals, write_attempts
+from callgate.sandbox.processes import local_services, performing, signals, write_attempts
 from callgate.sandbox.processes.command_marks import new_mark
 
 _TMP = "/tmp"  # noqa: S108 compared with, not written to
@@ -108,7 +108,11 @@ def order(command: Command, plan: Plan | None, *, bwrap: str | None = None) -> O
             mounted = "namespaces" in plan.backends
             performs = "supervisor" in plan.backends or records
             result["filter"] = call_filter(
-                jail, mounted=mounted, has_names=has_names or performs, performed=performs
+                jail,
+                mounted=mounted,
+                has_names=has_names or performs,
+                performed=performs,
+                checks_services=plan.checks_services,
             )
         if command.git_config is not None:
             _configure_git(result, *command.git_config)
@@ -168,12 +172,18 @@ def _listener(plan: Plan, *, records: bool) -> Listener | None:
     performs = confines or records
     isolated = "namespaces" in plan.backends
     connects = jail.network is Network.HOSTS and (isolated or confines)
-    if names is None and not jail.write_watch and not performs and not connects:
+    checks = plan.checks_services
+    if names is None and not jail.write_watch and not (performs or connects or checks):
         return None
     scoped = restrict.abi() >= restrict.SCOPES_SINCE
     result = Listener(
         program=_listening(
-            bool(jail.write_watch), names is not None, connects, performs, confines, scoped
+            bool(jail.write_watch),
+            names is not None,
+            connects or checks,
+            performs,
+            confines,
+            scoped,
         ),
         without=b"" if names is None else seccomp.without_set_gid(kernel.machine()),
         watched=[os.fsencode(path) for path in jail.write_watch],
@@ -182,6 +192,8 @@ def _listener(plan: Plan, *, records: bool) -> Listener | None:
         connects=connects,
         isolated=isolated,
     )
+    if checks:
+        result["services"] = _services(jail)
     if performs:
         result["performed"] = Performed(
             confines=confines,
@@ -191,6 +203,13 @@ def _listener(plan: Plan, *, records: bool) -> Listener | None:
             signals=confines and not scoped,
         )
     return result
+
+
+def _services(jail: Jail) -> list[tuple[bytes, int]]:
+    def address(name: str) -> bytes:
+        return local_services.mapped(name) if allowed_hosts.is_address(name) else b""
+
+    return [(address(each.name), port) for each in jail.services for port in each.ports]
 
 
 @functools.cache
@@ -228,7 +247,12 @@ def _environment(env: Mapping[str, str], marks: Mapping[str, str]) -> dict[bytes
 
 
 def call_filter(
-    jail: Jail, *, mounted: bool, has_names: bool = False, performed: bool = False
+    jail: Jail,
+    *,
+    mounted: bool,
+    has_names: bool = False,
+    performed: bool = False,
+    checks_services: bool = False,
 ) -> bytes:
     """Return the system call filter of a jail. `mounted`: omit checks that namespaces make.
     `has_names`: a listener checks created names, and changes of a directory's set-gid bit."""
@@ -240,6 +264,7 @@ def call_filter(
         frozen,
         refuse_ipc=not mounted,
         refuse_set_gid=not has_names,
+        refuse_fast_open=jail.network is Network.HOSTS or checks_services,
         performed=performed,
         alone=mounted,
         signals_scoped=mounted or restrict.abi() >= restrict.SCOPES_SINCE,
@@ -255,6 +280,7 @@ def _filter(
     *,
     refuse_ipc: bool,
     refuse_set_gid: bool,
+    refuse_fast_open: bool,
     performed: bool,
     alone: bool,
     signals_scoped: bool,
@@ -266,7 +292,7 @@ def _filter(
     return seccomp.program(
         kernel.machine(),
         families=None if unlimited else families,
-        refuse_fast_open=network is Network.HOSTS,
+        refuse_fast_open=refuse_fast_open,
         only_connects=network is Network.HOSTS and not alone,
         freeze_metadata=frozen,
         refuse_ipc=refuse_ipc,

@@ -25,6 +25,7 @@ from callgate.sandbox import meters
 from callgate.sandbox.meters import descendants, everyone_else, process_group, signal_to
 from callgate.sandbox.processes import signals
 from callgate.sandbox.processes.connects import CONNECTED, REPLY, Connects
+from callgate.sandbox.processes.local_services import LocalServices
 from callgate.sandbox.processes.performing import PathCalls
 from callgate.sandbox.processes.supervisor import Supervisor
 from callgate.sandbox.processes.write_attempts import WriteAttempts
@@ -127,10 +128,13 @@ class Watch:
                 handlers = self._observed(handlers)
             if order["performed"]["signals"]:
                 handlers |= signals.handlers()
-        connects = None
+        connects: Connects | None = None
         if order.get("connects"):
             isolated = order.get("isolated", True)
             connects = self._connects = Connects(self._send, isolated=isolated)
+            handlers |= connects.handlers()
+        elif "services" in order:
+            connects = self._connects = LocalServices(self._send, order["services"], self._members)
             handlers |= connects.handlers()
         supervisor = Supervisor(listener, handlers)
         if connects is not None:
