@@ -118,7 +118,8 @@ async def _asking(
             confirmer = partial(output.behind, asker(wired, call, tty))
         with wired.runtime.permission.attach(confirmer):
             name = os.path.basename(command.argv[0])
-            yield wired.dispatcher.connections.of_process(launcher, session, name)
+            assert wired.sandbox.approving is not None
+            yield wired.sandbox.approving(launcher, session, name)
     finally:
         await wired.close()
 
