@@ -106,7 +106,7 @@ class HostApprovals:
         return Unapproved(f"blocked: {_authority(host, port)}: TLS in this tunnel {named}")
 
     def refuse_service(self, address: bytes, port: int) -> None:
-        """Note a service of this machine that the command was kept from."""
+        """Note a refused connection to a service of this machine."""
         number = ipaddress.IPv6Address(address)
         self._block(str(number.ipv4_mapped or number), port)
 

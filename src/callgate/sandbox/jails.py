@@ -68,8 +68,8 @@ class Guarantee(StrEnum):
     NAMED_HOSTS = "named_hosts"
     """It reaches the named hosts, through our proxy."""
     NO_LOCAL_SERVICES = "no_local_services"
-    """With the whole network, it reaches no TCP service on this machine's loopback that another
-    process provides, except for the listed ones."""
+    """It reaches no TCP service of other programs on this machine's loopback, except for listed
+    services. Only a jail with the whole network needs this."""
     NO_UNIX_SOCKETS = "no_unix_sockets"
     """It cannot connect to services at a path: containers, agents, desktops, callgate."""
     ABSTRACT_SOCKETS_BLOCKED = "abstract_sockets_blocked"
