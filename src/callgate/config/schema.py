@@ -412,6 +412,10 @@ class SandboxTable(Table, frozen=True):
     """Paths that are hidden from commands, in addition to the built-in ones."""
     protected: list[str] = []
     """Protected paths, in addition to the built-in ones; relative to the workspace."""
+    on_failure: Literal["keep", "discard"] = "keep"
+    """`"discard"`: the changes of a command that fails, exceeds a limit or is stopped are reverted.
+    The result has a line about it. `shell` with `discard_changes` reverts them in any case.
+    """
     require: list[OptionalGuarantee] = []
     """Guarantees that every command requires. If a machine cannot enforce one that is not
     listed, the command runs, and its question and record mention it.

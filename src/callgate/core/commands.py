@@ -96,6 +96,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     """The id of its call in events, if it belongs to a call."""
     preimages: Preimages | None = None
     """None: the changes of the command are not stored."""
+    discards_changes: bool = False
+    """Whether its changes are reverted after its end, however it ends."""
     approve: Approve | None = None
     """Decides about hosts that the sandbox does not list; None: they are refused."""
 
@@ -207,6 +209,8 @@ class CommandChanges(msgspec.Struct, frozen=True, kw_only=True):
     """Changed paths that cannot be restored, each with the reason."""
     is_recorded: bool = True
     """False: the system did not report the changes, so none are listed."""
+    discarded: int | None = None
+    """Number of changed paths that were reverted after the end; None: none should be."""
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):

@@ -56,13 +56,16 @@ class CallFiles:
         history: Callable[[], History] | None = None,
         synced: bool = True,
         undoable: tuple[ToolFactory, ...] = (),
+        discards_failed: bool = False,
     ) -> None:
         """`home` contains settings, answers and the audit log: no tool writes there. `history`
         opens the store of changes, which makes calls undoable. `synced`: changes survive a power
-        failure. `undoable`: the tools whose effects are all in the history."""
+        failure. `undoable`: the tools whose effects are all in the history. `discards_failed`:
+        changes of commands that fail are reverted."""
         self._policies = policies
         self.undoable = undoable if history is not None else ()
         self._synced = synced
+        self._discards_failed = discards_failed
         self._history = history
         self._home = None if home is None else os.path.realpath(home)
         self.artifacts = None if home is None else os.path.join(home, "artifacts")
@@ -114,7 +117,15 @@ class CallFiles:
         session = call.session
         writable = (root.path for root in session.extra_roots if root.writable)
         roots = (session.workspace, *writable)
-        return RecordingLauncher(launcher, self._history(), _origin(call, subject), roots)
+        history, origin = self._history(), _origin(call, subject)
+
+        def files() -> WorkspaceFileAPI:
+            found = _files(session.workspace, session.extra_roots, self._synced)
+            return found.guarded(lambda real, access: None, history.of(origin))
+
+        return RecordingLauncher(
+            launcher, history, origin, roots, files, discards_failed=self._discards_failed
+        )
 
     def can_restore(self, resolved: ResolvedPath) -> bool:
         """Whether the present file at a path can be stored before a change, within the bounds."""

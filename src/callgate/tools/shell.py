@@ -66,6 +66,10 @@ _DEFINITION = ToolDefinition(
                 "type": "boolean",
                 "description": "True if the command needs the network, to install or fetch.",
             },
+            "discard_changes": {
+                "type": "boolean",
+                "description": "True to revert all its changes of files after its end.",
+            },
         },
         "required": ["command"],
         "additionalProperties": False,
@@ -102,6 +106,8 @@ class Shell:
     def preview(self, input: dict[str, Any], environment: Environment) -> str:
         """Return the command as it will run, for the approver."""
         directory, command = input.get("cwd", "."), str(input["command"])
+        if input.get("discard_changes"):
+            command = f"{command}\n[its changes of files are reverted after its end]"
         return command if directory == "." else f"in {directory}:\n{command}"
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
@@ -111,6 +117,12 @@ class Shell:
         from callgate.tools.shell_results import CommandOutput  # lazy: with the first command  # noqa: PLC0415
 
         launcher = self._launcher or context.launcher
+        if command.discards_changes and not getattr(launcher, "records_changes", False):
+            raise ToolExecutionError(
+                "discard_changes: callgate does not store the changes of this command, so it was"
+                " not started. It needs the sandbox; see `callgate doctor`.",
+                reason="not_recorded",
+            )
         output = await CommandOutput.begin(context, launcher)
         try:
             async with await _start(launcher, command, output) as self._running:
@@ -169,6 +181,7 @@ def _prepare(
         cwd=_directory(input.get("cwd", "."), context.workspace_path),
         env=child_environment(os.environ) if environment is None else dict(environment),
         call=context.tool_use_id,
+        discards_changes=bool(input.get("discard_changes")),
     )
 
 

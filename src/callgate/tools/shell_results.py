@@ -193,6 +193,8 @@ def _remarks(ended: Exit) -> list[str]:
         paths = [sendable(each.path) for each in ended.rule_matches if each.decision == decision]
         if paths:
             remarks.append(f"[matches a rule that {effect}: {_few(paths)}]")
+    if ended.changes is not None and ended.changes.discarded is not None:
+        remarks.append(f"[changes discarded: {ended.changes.discarded}]")
     if ended.changes is not None and (unkept := ended.changes.unkept):
         named = _few([f"{sendable(path)} ({why})" for path, why in unkept])
         remarks.append(f"[changed, cannot be undone: {named}]")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -20,7 +20,9 @@ from callgate.core.commands import Preimages as Stored
 from callgate.core.errors import ToolExecutionError
 from callgate.dispatch.commands.launchers import WrappedRunning
 from callgate.sandbox.plans import Plan
+from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.undo.command_changes import ChangeSet
+from callgate.workspace.undo.discarding import discard
 from callgate.workspace.undo.history import History
 from callgate.workspace.undo.records import Change, Origin
 
@@ -42,8 +44,19 @@ class RecordingLauncher:
     records_changes = True
 
     def __init__(
-        self, around: Launcher, history: History, origin: Origin, roots: Sequence[str]
+        self,
+        around: Launcher,
+        history: History,
+        origin: Origin,
+        roots: Sequence[str],
+        files: Callable[[], WorkspaceFileAPI],
+        *,
+        discards_failed: bool = False,
     ) -> None:
+        """`files` opens the files of the call. `discards_failed`: revert the changes of commands
+        that fail."""
+        self._files = files
+        self._discards_failed = discards_failed
         self._around = around
         self._history = history
         self._origin = origin
@@ -78,14 +91,26 @@ class RecordingLauncher:
         except BaseException:
             self._history.discard(directory)
             raise
-        return _Recorded(running, self._history, self._origin, directory)
+        when = (command.discards_changes, command.discards_changes or self._discards_failed)
+        return _Recorded(running, self._history, self._origin, directory, self._files, when)
 
 
 class _Recorded(WrappedRunning):
     """A command whose exit lists its changes."""
 
-    def __init__(self, running: Running, history: History, origin: Origin, directory: str) -> None:
+    def __init__(
+        self,
+        running: Running,
+        history: History,
+        origin: Origin,
+        directory: str,
+        files: Callable[[], WorkspaceFileAPI],
+        discards: tuple[bool, bool],
+    ) -> None:
+        """`discards`: whether changes are reverted after a success, and after a failure."""
         super().__init__(running)
+        self._files = files
+        self._discards = discards
         self._history = history
         self._origin = origin
         self._directory = directory
@@ -95,17 +120,32 @@ class _Recorded(WrappedRunning):
         ended = await self._running.wait()
         if self._settled is None:
             loop = asyncio.get_running_loop()
-            self._settled = loop.run_in_executor(None, self._settle)
+            self._settled = loop.run_in_executor(None, self._settle, _has_failed(ended))
         changes = await asyncio.shield(self._settled)
         return msgspec.structs.replace(ended, changes=changes)
 
-    def _settle(self) -> CommandChanges:
+    def _settle(self, has_failed: bool) -> CommandChanges:
         try:
             found = self._history.settle(self._directory, self._origin)
         except OSError as error:
             _log.error("the changes of a command are listed later: %s", error)
             return CommandChanges(is_recorded=False)
+        if self._discards[has_failed] and found.is_recorded:
+            return self._discarded(found)
         return listed(found, os.path.realpath(self._origin.directory))
+
+    def _discarded(self, found: ChangeSet) -> CommandChanges:
+        remaining = set(discard(self._files(), self._history, found.changes))
+        changed = {each.real for each in found.changes if not each.is_source}
+        left = [each for each in found.changes if each.real in remaining]
+        known = dict(found.unkept)
+        unkept = [(path, known.get(path, "changed since")) for path in sorted(remaining)]
+        result = listed(ChangeSet(left, unkept), os.path.realpath(self._origin.directory))
+        return msgspec.structs.replace(result, discarded=len(changed - remaining))
+
+
+def _has_failed(ended: Exit) -> bool:
+    return ended.code != 0 or ended.stopped or ended.limit is not None
 
 
 def listed(found: ChangeSet, workspace: str) -> CommandChanges:

@@ -75,7 +75,14 @@ def make_dispatcher(
     limits = settings.limits
     synced = settings.durability.files == "synced"
     history = cache(partial(_open_history, home, settings))
-    files = CallFiles(policies, home.path, history=history, synced=synced, undoable=_UNDOABLE)
+    files = CallFiles(
+        policies,
+        home.path,
+        history=history,
+        synced=synced,
+        undoable=_UNDOABLE,
+        discards_failed=settings.sandbox != "off" and settings.sandbox.on_failure == "discard",
+    )
     acp = settings.table("acp")
     environments = Environments(
         delegate_terminal=acp is None or acp.delegate_terminal, leases=sandbox.leases

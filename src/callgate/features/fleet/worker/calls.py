@@ -133,7 +133,10 @@ class WorkerCalls:
         self._workspaces = workspaces
         self.policies = WorkerPolicies(book)
         self.history = cache(lambda: open_history(home, settings))
-        self._files = CallFiles(self.policies, home.path, history=self.history, synced=synced)
+        discards = settings.sandbox != "off" and settings.sandbox.on_failure == "discard"
+        self._files = CallFiles(
+            self.policies, home.path, history=self.history, synced=synced, discards_failed=discards
+        )
         self.sandbox = Sandbox(surroundings(home, settings))
         self._environments = Environments(leases=self.sandbox.leases)
         self.registry = Registry(max_argument_bytes=settings.limits.max_argument_bytes)
