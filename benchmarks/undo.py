@@ -3,8 +3,9 @@
     python benchmarks/undo.py [--rounds N] [--files N ...] [--quick] [--json] [--directory DIR]
 
 Every figure is a minimum over rounds in milliseconds, in turn: "bare" is the same sandboxed command
-without undo, "recorded" ends when its changes are listed. `git stash` and a shadow repository do
-the same job for the files that git knows.
+without undo, "recorded" ends when its changes are listed. "CPU" counts all processes, in ticks of
+10 ms; it hardly depends on other load of the machine. `git stash` and a shadow repository do the
+same job for the files that git knows.
 """
 
 from __future__ import annotations
@@ -94,6 +95,13 @@ class Bench:
             self.history.settle(directory, origin)
         return origin
 
+    def cpu(self) -> float:
+        """Return the milliseconds of this process, the broker and its ended children."""
+        with open(f"/proc/{self.broker.pid}/stat") as file:
+            ticks = file.read().rpartition(")")[2].split()[11:15]
+        own = time.process_time() * 1e3
+        return own + sum(map(int, ticks)) * 1e3 / os.sysconf("SC_CLK_TCK")
+
     def undo(self, origin: Origin) -> None:
         by = msgspec.structs.replace(origin, call=f"{origin.call}-undo", tool="undo")
         files = WorkspaceFileAPI(
@@ -125,19 +133,25 @@ async def measure(files: int, rounds: int, directory: str) -> dict[str, dict[str
 
 
 async def compared(bench: Bench, script: str, rounds: int) -> dict[str, float]:
-    times: dict[str, list[float]] = {"bare": [], "recorded": [], "undo": []}
+    names = ("bare", "recorded", "undo", "bare CPU", "recorded CPU", "undo CPU")
+    times: dict[str, list[float]] = {name: [] for name in names}
     await bench.run("true", recorded=False)
     for _ in range(rounds):
+        before = bench.cpu()
         recorded, origin = await timed(lambda: bench.run(script, recorded=True))
         times["recorded"].append(recorded)
-        began = time.perf_counter()
+        times["recorded CPU"].append(bench.cpu() - before)
+        began, before = time.perf_counter(), time.process_time()
         if bench.history.of_call(origin.call).changes:
             bench.undo(origin)
             times["undo"].append((time.perf_counter() - began) * 1e3)
+            times["undo CPU"].append((time.process_time() - before) * 1e3)
         copy = bench.root + "-copy"
         subprocess.run(["cp", "-a", bench.root, copy], check=True)
+        before = bench.cpu()
         bare, _ = await timed(lambda: bench.run(script, recorded=False))
         times["bare"].append(bare)
+        times["bare CPU"].append(bench.cpu() - before)
         shutil.rmtree(bench.root)
         os.rename(copy, bench.root)
     return {name: round(min(each), 1) for name, each in times.items() if each}
@@ -204,10 +218,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(rows, float):
             print(f"{size}: {rows} ms")
             continue
-        print(f"{size:30} {'bare':>9} {'recorded':>9} {'undo':>9}")
+        columns = ("bare", "recorded", "undo", "bare CPU", "recorded CPU", "undo CPU")
+        print(f"{size:30} " + " ".join(f"{each:>12}" for each in columns))
         for name, row in rows.items():
-            cells = (row.get(each, "") for each in ("bare", "recorded", "undo"))
-            print(f"  {name:28} " + " ".join(f"{cell:>9}" for cell in cells))
+            cells = (row.get(each, "") for each in columns)
+            print(f"  {name:28} " + " ".join(f"{cell:>12}" for cell in cells))
     return 0
 
 
