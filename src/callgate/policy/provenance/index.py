@@ -99,6 +99,9 @@ _MOST_POSITIONS = 64
 """Maximum indexed places of one word in one kind of text; the first ones suffice."""
 _HOSTS = 20_000
 """Maximum hosts of one kind of text."""
+_SHORT = 256
+"""Maximum characters of a text or value that is remembered as a whole."""
+_MOST_SEEN = 4_096
 _NAMES = 16
 """Maximum names of records with one id."""
 _WINDOW = 6
@@ -181,6 +184,10 @@ class ConversationIndex:
         self._only: dict[str, Source] = {}
         """Ids of records that a tool returned alone."""
         self._fields = VouchedFields(self.users)
+        self._of_user: set[tuple[str, str, Use]] = set()
+        """Values and uses that the user's words vouch for; empty after each text of the user."""
+        self._seen: set[tuple[SourceKind, bool, str, str]] = set()
+        """Short outputs that are indexed."""
         self._pending: list[tuple[Source, str, Any]] = []
         self._room = {True: LONGEST_CONVERSATION, False: LONGEST_CONVERSATION}
         """Remaining characters for the user's texts (True) and for others, separately."""
@@ -193,12 +200,27 @@ class ConversationIndex:
         indexed, so its values have no source.
         """
         is_users = source.kind is SourceKind.USER
+        if is_users:
+            self._of_user.clear()
+        elif not isinstance(data, _NESTED) and self._is_repeated(source, text):
+            return
         indexed = text[: min(LONGEST_TEXT, self._room[is_users])]
         if not indexed:
             return
         self._room[is_users] -= len(indexed)
         self.pending_size += len(indexed)
         self._pending.append((source, indexed, data))
+
+    def _is_repeated(self, source: Source, text: str) -> bool:
+        """Whether the same tool has returned the same short text: only the first one counts."""
+        if len(text) > _SHORT:
+            return False
+        key = (source.kind, source.untrusted, source.tool, text)
+        if key in self._seen:
+            return True
+        if len(self._seen) < _MOST_SEEN:
+            self._seen.add(key)
+        return False
 
     def catch_up(self) -> None:
         """Index the texts added since the last look-up."""
@@ -213,7 +235,7 @@ class ConversationIndex:
             self.pending_size -= len(text)
 
     def _index(self, source: Source, text: str, data: Any) -> None:
-        if data is not None:
+        if isinstance(data, _NESTED):
             for id, name in names_by_id(data):
                 names = self._records.setdefault(id, [])
                 words = forms.tokens(forms.fold(name))
@@ -233,6 +255,15 @@ class ConversationIndex:
 
     def trace(self, parameter: str, value: str, use: Use = NO_USE) -> Source:
         """Return the most trusted source of a value in one use."""
+        key = (parameter, value, use)
+        if key in self._of_user:
+            return _USER
+        source = self._trace(parameter, value, use)
+        if source is _USER and len(value) <= _SHORT and len(self._of_user) < _MOST_SEEN:
+            self._of_user.add(key)
+        return source
+
+    def _trace(self, parameter: str, value: str, use: Use) -> Source:
         if self._pending:
             self.catch_up()
         value = value.strip()

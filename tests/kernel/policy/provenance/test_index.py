@@ -231,3 +231,44 @@ def test_many_addresses_names_and_numbers_are_looked_up_without_reading_them_all
     for n in range(2_000):
         index.trace("url", f"https://evil.example/no/{n}")
         index.trace("iban", f"GB{n:020d}")
+
+
+# --- what the index remembers, and what changes it ----------------------------------------------
+
+
+def test_a_remembered_value_is_looked_up_again_after_the_user_wrote() -> None:
+    index = ConversationIndex()
+    index.add(USER, "Write to bob@corp.example.")
+    assert index.trace("to", "bob@corp.example", Use(Action.DESTROY)).kind is SourceKind.MENTIONED
+    assert index.trace("to", "bob@corp.example", Use(Action.SEND)).kind is SourceKind.USER
+    assert index.trace("to", "bob@corp.example", Use(Action.SEND)).kind is SourceKind.USER
+    assert index.trace("to", "bob@corp.example", Use(Action.PAY)).kind is SourceKind.MENTIONED
+    index.add(USER, "Pay 5 to bob@corp.example, too.")
+    assert index.trace("to", "bob@corp.example", Use(Action.PAY)).kind is SourceKind.USER
+
+
+def test_a_remembered_value_counts_for_its_parameter_only() -> None:
+    index = ConversationIndex()
+    index.add(USER, "Post it to the news channel.")
+    assert index.trace("channel", "news", Use(Action.SEND)).kind is SourceKind.USER
+    assert index.trace("password", "news", Use(Action.SEND)).kind is not SourceKind.USER
+
+
+def test_a_repeated_output_keeps_its_first_source_and_its_new_data() -> None:
+    index = ConversationIndex()
+    index.add(USER, "Move the Kick-off event.")
+    first, second = (Source(SourceKind.TOOL, "list_events", number, untrusted=True) for number in (1, 2))
+    index.add(first, "done 4711-aa")
+    index.add(second, "done 4711-aa")
+    assert index.trace("to", "4711-aa") == first
+    index.add(second, "done 4711-aa", [{"id": "77", "title": "Kick-off event"}])
+    assert index.trace("event_id", "77", Use(Action.CHANGE)).kind is SourceKind.NAMED
+
+
+def test_the_same_output_of_a_less_trusted_source_counts_on_its_own() -> None:
+    index = ConversationIndex()
+    index.add(Source(SourceKind.WORKSPACE, "read_file", 1), "TOKEN-8841-AB")
+    assert index.carried("TOKEN-8841-AB") is None
+    page = Source(SourceKind.TOOL, "get_page", 2, untrusted=True)
+    index.add(page, "PAGE-7712-CD")
+    assert index.carried("PAGE-7712-CD") == page
