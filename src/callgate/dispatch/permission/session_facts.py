@@ -6,6 +6,7 @@ import itertools
 import os.path
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -263,7 +264,9 @@ class SessionFacts:
 
     def _note_payment(self, subject: Subject, result: ToolResult) -> None:
         """Remember the payees of a payment: the user's words order it once."""
-        if result.error is not None or _use(subject).action is not Action.PAY:
+        if not subject.tool.has_effects or result.error is not None:
+            return
+        if _use(subject).action is not Action.PAY:
             return
         names = parameters(subject, self.settings)
         values = destinations.values_of(subject.checked.arguments, names)
@@ -520,14 +523,17 @@ def _host_of(value: str) -> forms.Address | None:
 
 def _use(subject: Subject) -> Use:
     """Return the use of the destinations of a call."""
-    tool = subject.tool
-    action = action_of_call(
-        tool.name,
-        subject.checked.arguments,
-        reads=tool.effect is SideEffects.READ,
-        destroys=tool.destructive,
-    )
+    tool, arguments = subject.tool, subject.checked.arguments
+    reads = tool.effect is SideEffects.READ
+    if "method" not in arguments:
+        return _use_of(tool.name, reads, tool.destructive)
+    action = action_of_call(tool.name, arguments, reads=reads, destroys=tool.destructive)
     return Use(action, tool.name)
+
+
+@lru_cache(maxsize=4096)
+def _use_of(tool: str, reads: bool, destroys: bool) -> Use:
+    return Use(action_of_call(tool, {}, reads=reads, destroys=destroys), tool)
 
 
 def is_online(subject: Subject) -> bool:
