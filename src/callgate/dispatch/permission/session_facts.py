@@ -526,13 +526,13 @@ def _use(subject: Subject) -> Use:
     tool, arguments = subject.tool, subject.checked.arguments
     reads = tool.effect is SideEffects.READ
     if "method" not in arguments:
-        return _use_of(tool.name, reads, tool.destructive)
+        return _use_of_tool(tool.name, reads, tool.destructive)
     action = action_of_call(tool.name, arguments, reads=reads, destroys=tool.destructive)
     return Use(action, tool.name)
 
 
 @lru_cache(maxsize=4096)
-def _use_of(tool: str, reads: bool, destroys: bool) -> Use:
+def _use_of_tool(tool: str, reads: bool, destroys: bool) -> Use:
     return Use(action_of_call(tool, {}, reads=reads, destroys=destroys), tool)
 
 
