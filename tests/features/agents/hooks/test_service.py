@@ -21,6 +21,7 @@ from callgate.instance.instance import Draining
 from callgate.instance.startup import ServedDirectories
 from callgate.instance.wiring.runtime import Wired
 from callgate.policy.rules import Outcome
+from callgate.workspace.undo.history import History
 
 RULES = """
 [hooks]
@@ -420,6 +421,8 @@ async def test_a_ticket_runs_its_command_in_the_sandbox_once(agent: Agent) -> No
     done = await agent.service.tickets.redeem(ticket)
     assert done is not None
     assert (agent.workspace / "ok1").exists()
+    changed = [each for found in History(str(agent.home / "undo")).latest(2) for each in found.changes]
+    assert [(each.kind, each.real) for each in changed] == [("created", str(agent.workspace.resolve() / "ok1"))]
     assert await agent.service.tickets.redeem(ticket) is None
     assert await agent.service.tickets.redeem("other") is None
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from callgate.features.agents.proxy.runners import Terminal, environment, shell_arguments
 from callgate.protocol.acp.client_requests import CreateTerminal, Variable
+from callgate.workspace.undo.history import History
 from tests.features.agents.proxy.conftest import Open, asked, permission, play, records
 
 WAIT = {"ask": "terminal/wait_for_exit", "params": {"terminalId": "$TERMINAL"}}
@@ -28,6 +29,15 @@ async def test_a_command_runs_in_our_sandbox_and_is_recorded(opened: Open, home:
     assert gone["error"]["code"] == -32602
     [record] = records(home)
     assert (record["tool"], record["sandbox"]) == ("shell", "workspace")
+
+
+async def test_the_changes_of_a_command_are_stored_for_undo(opened: Open, home: Path, workspace: Path) -> None:
+    async with opened() as editor:
+        talk = await editor.new(workspace)
+        talk.allow("allow_once")
+        await play(talk, create("echo new > made"), WAIT, RELEASE)
+    [found] = History(str(home / "undo")).latest(5)
+    assert [(each.kind, each.real) for each in found.changes] == [("created", str(workspace.resolve() / "made"))]
 
 
 async def test_a_denied_command_never_starts(opened: Open, workspace: Path) -> None:

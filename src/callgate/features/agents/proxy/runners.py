@@ -189,6 +189,7 @@ class _Recorded:
 
     def __init__(self, launcher: Launcher, terminal: Terminal) -> None:
         self._launcher, self._terminal = launcher, terminal
+        self.records_changes = getattr(launcher, "records_changes", False)
 
     async def start(self, command: Command, on_output: OnOutput) -> Running:
         def hear(stream: Stream, data: bytes) -> None:
