@@ -170,6 +170,15 @@ def test_a_link_of_the_workspace_does_not_lead_the_checkout_elsewhere(ws: Path, 
     (ws / "d").symlink_to(outside)
     target = tmp_path / "out"
     ran = callgate("checkout", call, str(target), "--json", cwd=tmp_path)
-    assert (ran.code, ran.json["skipped"]) == (0, ["d"])
-    assert (target / "d/x").read_text() == "inside\n" and not (target / "d").is_symlink()
+    assert (ran.code, ran.json["changed"]) == (0, ["d/x"])
+    assert os.readlink(target / "d") == str(outside)
     assert list(outside.iterdir()) == []
+
+
+def test_a_file_that_changed_since_has_its_present_content_and_is_named(ws: Path, tmp_path: Path) -> None:
+    call = write(ws, "a.txt", "by the call\n")
+    write(ws, "a.txt", "later\n")
+    (ws / "a.txt").write_text("by hand\n")
+    ran = callgate("checkout", call, str(tmp_path / "out"), cwd=tmp_path)
+    assert (ran.code, "a.txt" in ran.err) == (0, True)
+    assert (tmp_path / "out/a.txt").read_text() == "by hand\n"

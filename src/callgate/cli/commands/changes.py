@@ -70,6 +70,7 @@ def checkout(options: Namespace) -> int:
         print_json({**fields, **written._asdict()})
         return OK
     print(f"Wrote the workspace {when} {visible(call)} to {visible(sayable(target))}")
+    _warn("changed by other programs since, so with the present content", written.changed)
     _warn("not stored, so absent", written.missing)
     _warn("not copied", written.skipped)
     return OK

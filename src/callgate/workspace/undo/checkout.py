@@ -1,11 +1,11 @@
 """Write a workspace as it was at an earlier moment to another directory.
 
-    changes since the moment --> net --> recorded earlier states, first
+    changes since the moment --> plan of their undo --> earlier states, first
     present workspace        --> every other path, at its earlier place
 
-A recorded state is written from the history. A file that another program changed since, without a
-record, has its present content. The workspace is only read, name by name and without links; no
-path leads outside the target directory.
+An earlier state is written from the history, or from the present file with its inode. A file that
+another program changed since, without a record, has its present content and is reported. The
+workspace is only read, name by name and without links; no path leads outside the target directory.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.paths import opening, sayable
-from callgate.workspace.undo.comparing import Contents, Difference, net
+from callgate.workspace.undo.comparing import Contents, open_regular
 from callgate.workspace.undo.history import History
-from callgate.workspace.undo.records import PIPE, Change, State
+from callgate.workspace.undo.planning import plan
+from callgate.workspace.undo.records import PIPE, Change, State, node_of
+from callgate.workspace.undo.steps import Step
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -36,6 +39,8 @@ class CheckoutRefused(Exception):
 class Written(NamedTuple):
     files: int
     """Number of files, links and directories in the target."""
+    changed: list[str]
+    """Paths that another program changed since. They have their present content."""
     missing: list[str]
     """Paths whose earlier content is not stored, or no longer. They are absent."""
     skipped: list[str]
@@ -87,9 +92,22 @@ class _Checkout:
         self._contents = Contents(history, later)
         self._root = root
         self._prefix = root.rstrip("/") + "/"
-        self._differences = net(later)
+        self._plan = plan(WorkspaceFileAPI(root), history, later, only_look=True)
+        self._present = {
+            step.now.node: step.real
+            for step in self._plan.steps
+            if step.now is not None and step.now.node is not None
+        }
         with opening():
             self._target = os.open(target, _DIRECTORY)
+        self._inodes: dict[str, tuple[State, int]] = {}
+        """Files by their earlier inode, with mode: a change through one name changes all names."""
+        for step in self._plan.steps:
+            then = step.then
+            if then is not None and then.node is not None and then.kind == "file":
+                known = self._inodes.get(then.node)
+                if known is None or (known[0].body is None and then.body is not None):
+                    self._inodes[then.node] = (then, step.mode)
         self._modes: dict[str, int] = {}
         """Directories in the target, and their final modes."""
         self._links: dict[tuple[int, int], str] = {}
@@ -102,21 +120,27 @@ class _Checkout:
         os.close(self._target)
 
     def run(self) -> Written:
-        earlier = [(self._relative(each.first), each) for each in self._differences]
+        earlier = [(self._relative(each.target), each) for each in self._plan.steps]
         placed = [(path, each) for path, each in earlier if path is not None]
-        for path, each in sorted(placed, key=lambda pair: pair[0].count("/")):
-            assert each.before is not None
-            if each.before.kind == "directory":
-                self._make_directory(path, each.before.mode)
+        directories = {
+            path: each.mode
+            for path, each in placed
+            if each.then is not None and each.then.kind == "directory"
+        }
+        for path in sorted(directories, key=lambda each: each.count("/")):
+            self._make_directory(path, directories[path])
         for path, each in placed:
-            assert each.before is not None
-            if each.before.kind != "directory":
-                self._restore(path, each.before, each.last or each.first)
+            if each.then is not None and each.then.kind != "directory":
+                self._restore(path, each.then, each.mode)
         self._copy_present()
+        self._modes.update(directories)
         for path, mode in sorted(self._modes.items(), key=lambda pair: -pair[0].count("/")):
             with self._parent(path) as (parent, name):
                 os.chmod(name, mode & _PERMISSIONS, dir_fd=parent)
-        return Written(self._count, sorted(self._missing), sorted(self._skipped))
+        others = [*(each.real for each in self._plan.conflicts), *self._plan.swapped]
+        others += (each for each in self._plan.outside if self._relative(each) is not None)
+        changed = [sayable(each.removeprefix(self._prefix)) for each in others]
+        return Written(self._count, sorted(changed), sorted(self._missing), sorted(self._skipped))
 
     def _relative(self, real: str | None) -> str | None:
         if real is None or not real.startswith(self._prefix):
@@ -125,7 +149,11 @@ class _Checkout:
 
     # --- recorded states ----------------------------------------------------------------------
 
-    def _restore(self, path: str, before: State, source: str | None) -> None:
+    def _restore(self, path: str, before: State, mode: int) -> None:
+        known = None if before.node is None else self._inodes.get(before.node)
+        if known is not None and before.kind == "file" and before.body is None:
+            before = known[0]
+        source = None if before.body or before.node is None else self._present.get(before.node)
         if before.kind == "link":
             link = self._contents.read(before, source)
             if link is None:
@@ -138,14 +166,15 @@ class _Checkout:
                 self._missing.append(sayable(path))
                 return
             with self._parent(path) as (parent, name):
-                os.mkfifo(name, before.mode & _PERMISSIONS, dir_fd=parent)
+                os.mkfifo(name, mode & _PERMISSIONS, dir_fd=parent)
         else:
-            file = self._contents.open(before, source)
+            file = None if source is None else open_regular(source)
+            file = self._contents.open(before) if file is None else file
             if file is None:
                 self._missing.append(sayable(path))
                 return
             try:
-                self._write(path, file, before.mode)
+                self._write(path, file, mode)
             finally:
                 os.close(file)
         self._count += 1
@@ -196,7 +225,7 @@ class _Checkout:
     # --- the present workspace ----------------------------------------------------------------
 
     def _copy_present(self) -> None:
-        moved, changed = _present_places(self._differences)
+        moved, changed = _present_places(self._plan.steps)
         places: dict[str, str | None] = {self._root: ""}
         """Directories of the workspace, and their paths in the target; None: did not exist."""
         for directory, directories, files, fd in os.fwalk(self._root, follow_symlinks=False):
@@ -238,6 +267,9 @@ class _Checkout:
                 os.symlink(target, os.fsencode(new), dir_fd=parent)
         elif not stat.S_ISREG(facts.st_mode):
             return False
+        elif (earlier := self._other_name(facts)) is not None:
+            self._restore(path, *earlier)
+            return True
         elif (known := self._links.get((facts.st_dev, facts.st_ino))) is not None:
             with self._parent(known) as (parent, old), self._parent(path) as (other, new):
                 os.link(old, new, src_dir_fd=parent, dst_dir_fd=other, follow_symlinks=False)
@@ -255,19 +287,27 @@ class _Checkout:
         self._count += 1
         return True
 
+    def _other_name(self, facts: os.stat_result) -> tuple[State, int] | None:
+        """Return the earlier state of a file that was changed through another name."""
+        node = node_of("file", facts.st_dev, facts.st_ino)
+        return None if node is None or facts.st_nlink == 1 else self._inodes.get(node)
 
-def _present_places(differences: Sequence[Difference]) -> tuple[dict[str, str], set[str]]:
+
+def _present_places(steps: Sequence[Step]) -> tuple[dict[str, str], set[str]]:
     """Return the directories that were elsewhere, and the paths that are written from the history
     or did not exist."""
     moved: dict[str, str] = {}
     changed: set[str] = set()
-    for each in differences:
-        if each.last is None or each.after is None:
+    earlier = {
+        each.then.node: each.target
+        for each in steps
+        if each.then is not None and each.then.kind == "directory" and each.then.node is not None
+    }
+    for each in steps:
+        if each.now is None:
             continue
-        is_directory = each.after.kind == "directory"
-        if is_directory and each.before is not None and each.before.kind == "directory":
-            if each.first is not None and each.first != each.last:
-                moved[each.last] = each.first
+        if each.now.kind == "directory" and each.now.node in earlier:
+            moved[each.real] = earlier[each.now.node]
         else:
-            changed.add(each.last)
+            changed.add(each.real)
     return moved, changed

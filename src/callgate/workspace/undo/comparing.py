@@ -132,7 +132,7 @@ class Contents:
     def open(self, state: State, path: str | None = None) -> int | None:
         """Open the content of a file; None if it is not, or no longer, available."""
         for source in self._sources(state, path):
-            file = _open(source)
+            file = open_regular(source)
             if file is None:
                 continue
             if state.sha256 is None or _has_hash(file, state):
@@ -177,7 +177,8 @@ class Contents:
         return list(dict.fromkeys(found))
 
 
-def _open(path: str) -> int | None:
+def open_regular(path: str) -> int | None:
+    """Open a regular file, without links; None if there is none."""
     try:
         with opening():
             file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
