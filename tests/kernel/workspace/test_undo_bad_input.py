@@ -77,6 +77,20 @@ async def test_a_workspace_that_is_a_disk_of_its_own_is_undone_exactly(tmp_path:
 
 
 @needs("root")
+async def test_a_mode_is_restored_after_the_undo_of_a_copied_file(tmp_path: Path) -> None:
+    """The restored file has another inode than the one whose mode changed."""
+    with small_disk(tmp_path / "ws", "size=64m"), opened(tmp_path, "namespaces") as world:
+        (world.root / "a").write_text("a")
+        (world.root / "a").chmod(0o600)
+        before = world.seen()
+        await world.run("chmod 644 a", "c1")
+        await world.run("cp -p a b; rm a; mv b a", "c2")
+        await world.undo("c2")
+        await world.undo("c1")
+        assert world.seen() == before
+
+
+@needs("root")
 async def test_hard_links_of_another_file_system_are_next_to_the_workspace(elsewhere: CommandWorld) -> None:
     world = elsewhere
     (world.root / "large").write_bytes(b"x" * 20_000_000)  # more than may be copied

@@ -9,13 +9,15 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from callgate.core.errors import ToolError, WorkspaceEscapeError
 from callgate.workspace import refusals
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.paths import sayable
 from callgate.workspace.protected import runs_here
 from callgate.workspace.undo.history import History
-from callgate.workspace.undo.records import Change, State
+from callgate.workspace.undo.records import Change, State, is_same
 from callgate.workspace.undo.restoring import (
     judge_change,
     put_directory,
@@ -170,6 +172,12 @@ def _find_lost(history: History, changes: Sequence[Change], plan: Plan) -> None:
             if then.why is not None:
                 plan.lost[step.real] = then.why
         elif not history.has(then):
+            now = step.now
+            if now is not None and then.body is None and is_same(now, then):
+                # Another file with the same content, since the earlier one was a copy.
+                stays = msgspec.structs.replace(then, node=now.node)
+                plan.steps[plan.steps.index(step)] = step._replace(then=stays)
+                continue
             plan.lost[step.real] = then.why or "too large or too old"
 
 
