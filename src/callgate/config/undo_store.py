@@ -74,7 +74,7 @@ class _Key:
         text = self._secrets.read(KEY_FILE)
         try:
             key = base64.b64decode(msgspec.json.decode(text or "", type=_KeyText).key)
-        except ValueError:
+        except (ValueError, RecursionError):
             key = b""
         if len(key) != _KEY_BYTES:
             raise SecretsError(f"{self._secrets.store.where(KEY_FILE)} is damaged")
