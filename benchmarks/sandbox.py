@@ -38,8 +38,8 @@ from callgate.sandbox.plans import (
     CannotGuarantee,
     Command,
     Launcher,
-    Plan,
     Running,
+    SandboxPlan,
     choose,
 )
 from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProcess
@@ -112,7 +112,7 @@ def launchers(
     left_out = {}
     for name, (which, names) in wanted.items():
         try:
-            plan: Plan = choose(which, [by_name[each] for each in names])
+            plan: SandboxPlan = choose(which, [by_name[each] for each in names])
             ways[name] = BrokerLauncher(process, plan, bwrap=bwrap)
         except CannotGuarantee as refused:
             left_out[name] = str(refused)

@@ -20,7 +20,7 @@ from callgate.core.sessions import Mode, Session
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.dispatch.call_files import CallFiles
 from callgate.dispatch.commands.sandboxes import OFF, Enclosure, Sandbox
-from callgate.dispatch.dispatcher import Limits, ToolDispatcher
+from callgate.dispatch.dispatcher import CallLimits, ToolDispatcher
 from callgate.dispatch.permission.asking import Confirmations
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
 from callgate.dispatch.permission.deciding import Authority
@@ -40,7 +40,7 @@ def descriptors() -> set[str]:
     return set(os.listdir("/dev/fd"))
 
 
-QUICK = Limits(stop=StopLimits(grace_s=0.02, abandon_s=0.3, slot_s=0.5))
+QUICK = CallLimits(stop=StopLimits(grace_s=0.02, abandon_s=0.3, slot_s=0.5))
 
 
 class Recorder:
@@ -147,7 +147,7 @@ class Bench:
         mode: Mode = Mode.ASK,
         human: Any = None,
         confirmation_timeout_s: float = 5.0,
-        limits: Limits = QUICK,
+        limits: CallLimits = QUICK,
         save: Any = None,
         tables: Tables | None = None,
         sandbox: Sandbox | None = None,

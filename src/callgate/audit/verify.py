@@ -267,7 +267,7 @@ class LogFile(msgspec.Struct, frozen=True):
     """The id of its home, if known."""
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class LogsVerdict(msgspec.Struct, frozen=True):
     """The results for several logs."""
 
     logs: Sequence[Verification]
@@ -290,7 +290,7 @@ def verify_logs(
     *,
     homes: Collection[str] | None = None,
     keys: Sequence[bytes] = (),
-) -> Verdict:
+) -> LogsVerdict:
     """Check each log, and that it has the lines of the heads. `homes`: the homes whose chains are
     expected; None for all."""
     ends = {chain: (head.n, head.hash) for chain, head in heads.items()}
@@ -311,4 +311,4 @@ def verify_logs(
             f"no file has chain {chain} of home {head.home}; the store knows {head.n} lines of it"
         )
         missing.append(Problem(path, 0, problem))
-    return Verdict(found, tuple(missing))
+    return LogsVerdict(found, tuple(missing))

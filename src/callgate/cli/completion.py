@@ -26,7 +26,7 @@ _MARK = b"# callgate completion for "
 _BEGIN, _END = b"# >>> callgate completion >>>", b"# <<< callgate completion <<<"
 
 
-class Change(NamedTuple):
+class FileChange(NamedTuple):
     """Planned change of one file."""
 
     path: str
@@ -36,34 +36,34 @@ class Change(NamedTuple):
     """None: remove the file."""
 
 
-def installed(shell: str, script: str) -> list[Change]:
+def installed(shell: str, script: str) -> list[FileChange]:
     """Return the changes that install the script for a shell. Writes nothing."""
     path = _script_path(shell)
     before = _read(path)
     if before is not None and _MARK not in before[:200]:
         raise CliError(f"callgate did not write {path}", hint="Move the file away first.")
-    changes = [Change(path, before, script.encode())]
+    changes = [FileChange(path, before, script.encode())]
     if shell == "zsh":
         changes.append(_with_block(path))
     return [change for change in changes if change.before != change.after]
 
 
-def removed(shell: str) -> list[Change]:
+def removed(shell: str) -> list[FileChange]:
     """Return the changes that remove the script of a shell. Writes nothing."""
     path = _script_path(shell)
     before = _read(path)
     changes = []
     if before is not None and _MARK in before[:200]:
-        changes.append(Change(path, before, None))
+        changes.append(FileChange(path, before, None))
     if shell == "zsh":
         settings = _zshrc()
         text = _read(settings)
         if text is not None and (without := _without_block(text)) != text:
-            changes.append(Change(settings, text, without))
+            changes.append(FileChange(settings, text, without))
     return changes
 
 
-def apply(change: Change) -> None:
+def apply(change: FileChange) -> None:
     """Write or remove one file. Links are followed, so that a linked `.zshrc` remains a link."""
     path = os.path.realpath(change.path)
     if change.after is None:
@@ -83,7 +83,7 @@ def apply(change: Change) -> None:
         raise
 
 
-def described(change: Change) -> list[str]:
+def described(change: FileChange) -> list[str]:
     """Return lines that describe a change."""
     if change.after is None:
         return [f"removed {change.path}"]
@@ -120,7 +120,7 @@ def _zshrc() -> str:
     return os.path.join(os.environ.get("ZDOTDIR") or os.path.expanduser("~"), ".zshrc")
 
 
-def _with_block(script: str) -> Change:
+def _with_block(script: str) -> FileChange:
     path = _zshrc()
     before = _read(path)
     start = b"(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }"
@@ -129,7 +129,7 @@ def _with_block(script: str) -> Change:
     remaining = _without_block(before or b"")
     if remaining and not remaining.endswith(b"\n"):
         remaining += b"\n"
-    return Change(path, before, remaining + block)
+    return FileChange(path, before, remaining + block)
 
 
 def _without_block(text: bytes) -> bytes:

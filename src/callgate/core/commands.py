@@ -37,7 +37,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     """The connecting program, if known."""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class ConnectionVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a connection."""
 
     refusal: str = ""
@@ -46,7 +46,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The approval does not cover later connections of the command."""
 
 
-Approve = Callable[[Connection], Awaitable[Verdict]]
+Approve = Callable[[Connection], Awaitable[ConnectionVerdict]]
 
 
 class Warm(msgspec.Struct, frozen=True):

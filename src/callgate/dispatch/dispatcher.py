@@ -51,7 +51,7 @@ from callgate.dispatch.permission.asking import LeftOpen
 from callgate.dispatch.permission.confirmations import Confirmation
 from callgate.dispatch.permission.deciding import Authority, decide, ensure_still_allowed
 from callgate.dispatch.permission.flows import INDEXED_AT_ONCE
-from callgate.dispatch.plans import Plan, Plans
+from callgate.dispatch.plans import CallPlan, Plans
 from callgate.dispatch.running import Lanes, Running, RunningCall, Stop, StopLimits
 from callgate.dispatch.sites.examine import Consultations, Site, examine
 from callgate.dispatch.sites.here import Here, Sites
@@ -75,7 +75,7 @@ _log = logging.getLogger("callgate.dispatch")
 Task = asyncio.Task[Any]
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class CallLimits(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int = 4
     """Maximum number of concurrent calls of one session."""
     max_timeout_s: float = 3_600.0
@@ -94,7 +94,7 @@ class ToolDispatcher:
         log: SessionLog,
         audit: Recorder | None = None,
         registry: Registry | None = None,
-        limits: Limits = Limits(),  # noqa: B008  # frozen
+        limits: CallLimits = CallLimits(),  # noqa: B008  # frozen
         sandbox: Sandbox | None = None,
         environments: Environments | None = None,
     ) -> None:
@@ -209,7 +209,7 @@ class ToolDispatcher:
     async def _authorize(
         self,
         call: ToolCall,
-        plan: Plan,
+        plan: CallPlan,
         site: Site,
         found: Findings,
         journal: Journal,
@@ -244,7 +244,12 @@ class ToolDispatcher:
         self._flows.answered(call, answer.arguments)
 
     async def _amend(
-        self, call: ToolCall, plan: Plan, site: Site, found: Findings, arguments: Mapping[str, Any]
+        self,
+        call: ToolCall,
+        plan: CallPlan,
+        site: Site,
+        found: Findings,
+        arguments: Mapping[str, Any],
     ) -> Subject:
         """Return the subject for the arguments that the approver put in place of the call's."""
         before = found.subject
@@ -461,7 +466,7 @@ def _connect_host() -> FixedTools:
     return FixedTools((ConnectHost,), listed=False)
 
 
-def _hash(plan: Plan, arguments: Mapping[str, Any]) -> str:
+def _hash(plan: CallPlan, arguments: Mapping[str, Any]) -> str:
     return plan.validate(arguments).sha256
 
 

@@ -25,7 +25,7 @@ from callgate.dispatch.tools.registry import Registered, Registry
 from callgate.dispatch.validate import validate
 
 
-class Plan(msgspec.Struct, frozen=True):
+class CallPlan(msgspec.Struct, frozen=True):
     tool: Registered
     validate: Callable[[Any], Checked]
     """The validate stage for this tool."""
@@ -51,9 +51,9 @@ class Plans:
         self._names = registry.names
         self._version = self._names.version
         self._most_s = most_s
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, CallPlan] = {}
 
-    def find(self, call: ToolCall) -> Plan:
+    def find(self, call: ToolCall) -> CallPlan:
         """Resolve the tool of a call, and prepare the next stages. Raises `ToolNotFound`."""
         names = self._names
         if self._version != names.version:
@@ -68,10 +68,10 @@ class Plans:
         return plan
 
 
-def _plan(tool: Registered, most_s: float) -> Plan:
+def _plan(tool: Registered, most_s: float) -> CallPlan:
     definition = tool.definition
     is_plain = definition.input == "object" and not definition.argument_aliases
-    return Plan(
+    return CallPlan(
         tool,
         tool.schema.check if is_plain else partial(validate, tool=tool),
         min(tool.timeout_s, most_s),

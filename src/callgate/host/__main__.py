@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from callgate.host import take_streams
 from callgate.host.pipes import Pipe
 from callgate.host.plugins import Plugin, load_plugin
-from callgate.host.serving import Host
+from callgate.host.serving import HostProcess
 from callgate.sources.functions import ToolLoadError
 
 USAGE = "usage: python -m callgate.host FILE_OR_MODULE | --script PATH ..."
@@ -30,7 +30,7 @@ def main(given: Sequence[str]) -> int:
         print(f"callgate host: {error}", file=sys.stderr)
         return 1
     try:
-        Host(plugin, Pipe(requests, answers)).serve()
+        HostProcess(plugin, Pipe(requests, answers)).serve()
     except KeyboardInterrupt:
         return 130
     return 0

@@ -286,7 +286,7 @@ CANNOT_CANCEL = Failure(
 )
 
 
-class Host:
+class HostProcess:
     def __init__(self, plugin: Plugin, pipe: Pipe) -> None:
         self._plugin, self._pipe = plugin, pipe
         self._methods = frozenset({*plugin.methods, "cancel"})

@@ -53,7 +53,7 @@ __all__ = [
     "matches",
     "judge",
     "Judgement",
-    "Verdict",
+    "RulesVerdict",
     "Outcome",
     "generalise",
 ]
@@ -66,7 +66,7 @@ _OUTCOMES: dict[str, Outcome] = {"allow": "allow", "ask": "ask", "deny": "deny"}
 _STRICTNESS: dict[Outcome | None, int] = {"allow": 0, None: 1, "ask": 2, "deny": 3}
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class RulesVerdict(msgspec.Struct, frozen=True):
     """The verdict of the rules about one command of a line."""
 
     segment: Segment
@@ -87,7 +87,7 @@ class Judgement(msgspec.Struct, frozen=True):
     """Positions of the deciding rules; empty if a doubt or a limit decided."""
     sentence: str
     """The reason, for a person."""
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[RulesVerdict, ...] = ()
     doubts: tuple[Doubt, ...] = ()
 
 
@@ -127,14 +127,14 @@ def _over_limit(parsed: ParsedCommand) -> Judgement:
     return Judgement(outcome="deny", rules=(), sentence=sentence, doubts=doubts)
 
 
-def _judge_segment(segment: Segment, rules: list[tuple[CommandPattern, Outcome]]) -> Verdict:
+def _judge_segment(segment: Segment, rules: list[tuple[CommandPattern, Outcome]]) -> RulesVerdict:
     restricting = [(at, rule) for at, rule in enumerate(rules) if rule[1] != "allow"]
-    asking: Verdict | None = None
+    asking: RulesVerdict | None = None
     if restricting:
         for argv in commands_within(segment):
             for at, (pattern, outcome) in restricting:
                 if (outcome == "deny" or asking is None) and touches(pattern, argv):
-                    verdict = Verdict(segment, outcome, at)
+                    verdict = RulesVerdict(segment, outcome, at)
                     if outcome == "deny":
                         return verdict
                     asking = verdict
@@ -144,9 +144,9 @@ def _judge_segment(segment: Segment, rules: list[tuple[CommandPattern, Outcome]]
         if outcome == "allow" and segment.literal and matches(pattern, segment.argv):
             uncovered = _uncovered(segment)
             if uncovered:
-                return Verdict(segment, "ask", reason=uncovered)
-            return Verdict(segment, "allow", at)
-    return Verdict(segment)
+                return RulesVerdict(segment, "ask", reason=uncovered)
+            return RulesVerdict(segment, "allow", at)
+    return RulesVerdict(segment)
 
 
 def _uncovered(segment: Segment) -> str:
@@ -162,7 +162,7 @@ def _uncovered(segment: Segment) -> str:
 
 def _sentence(
     outcome: Outcome | None,
-    deciding: Sequence[Verdict],
+    deciding: Sequence[RulesVerdict],
     parsed: ParsedCommand,
     rules: list[tuple[CommandPattern, Outcome]],
 ) -> str:

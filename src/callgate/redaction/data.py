@@ -65,7 +65,7 @@ _BEGIN = re.compile(r"-h?p|-[Pw]|[\w.-]{1,64}[:=]")
 _COMMANDS = FLAGGED.union(LISTED)
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class RedactionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a redacted value."""
 
     depth: int
@@ -87,7 +87,7 @@ def redact_value(value: Any) -> Any:
     return redact_within(value, _DEFAULT_LIMITS)
 
 
-def redact_within(value: Any, limits: Limits) -> Any:
+def redact_within(value: Any, limits: RedactionLimits) -> Any:
     return _walk(value, limits, 0, "", Weight.NONE)
 
 
@@ -98,10 +98,10 @@ def redact_text(text: str, name: str = "") -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-_DEFAULT_LIMITS = Limits(depth=16, text=redact_text)
+_DEFAULT_LIMITS = RedactionLimits(depth=16, text=redact_text)
 
 
-def _walk(value: Any, limits: Limits, depth: int, name: str, weight: Weight) -> Any:
+def _walk(value: Any, limits: RedactionLimits, depth: int, name: str, weight: Weight) -> Any:
     if value is None or value is True or value is False:
         return value
     kind = type(value)
@@ -128,7 +128,7 @@ def _walk(value: Any, limits: Limits, depth: int, name: str, weight: Weight) -> 
     return _walk_object(value, limits, depth, name, weight)
 
 
-def _limits_of_part(value: Any, limits: Limits, depth: int) -> Limits | None:
+def _limits_of_part(value: Any, limits: RedactionLimits, depth: int) -> RedactionLimits | None:
     """Return the limits for a walk of this part; None if the walk would return it unchanged.
 
     One suspicious text then costs the walk from the root to it, not the walk of the whole tree.
@@ -156,7 +156,7 @@ def _has_no_secret(text: str) -> bool:
     return not may_hold_secret(text) or not is_likely(text)
 
 
-def _is_bounded(encoded: bytes, limits: Limits, levels: int) -> bool:
+def _is_bounded(encoded: bytes, limits: RedactionLimits, levels: int) -> bool:
     """Whether JSON has at most `levels` of nesting, and neither a container with too many items
     nor a text that is too long."""
     if b"\\" in encoded:
@@ -173,7 +173,7 @@ def _is_bounded(encoded: bytes, limits: Limits, levels: int) -> bool:
     return False
 
 
-def _walk_text(value: str, limits: Limits, name: str, weight: Weight) -> str:
+def _walk_text(value: str, limits: RedactionLimits, name: str, weight: Weight) -> str:
     if weight is Weight.NONE:
         if limits.is_bounded and not may_hold_secret(value):
             return value
@@ -185,7 +185,7 @@ def _walk_text(value: str, limits: Limits, name: str, weight: Weight) -> str:
 
 
 def _walk_mapping(
-    value: Mapping[Any, Any], limits: Limits, depth: int, weight: Weight
+    value: Mapping[Any, Any], limits: RedactionLimits, depth: int, weight: Weight
 ) -> dict[str, Any]:
     named = _named_weight(value)
     shown: dict[str, Any] = {}
@@ -230,7 +230,7 @@ def _named_weight(value: Mapping[Any, Any]) -> Weight:
 
 
 def _walk_list(
-    value: Iterable[Any], limits: Limits, depth: int, name: str, weight: Weight
+    value: Iterable[Any], limits: RedactionLimits, depth: int, name: str, weight: Weight
 ) -> list[Any]:
     shown: list[Any] = []
     items = list(value)
@@ -293,7 +293,7 @@ def _after_flag(flag: str, item: str, weight: Weight) -> tuple[str, Weight]:
     return item, max(weight, weigh(flag.strip("-")))
 
 
-def _walk_object(value: Any, limits: Limits, depth: int, name: str, weight: Weight) -> Any:
+def _walk_object(value: Any, limits: RedactionLimits, depth: int, name: str, weight: Weight) -> Any:
     try:
         if isinstance(value, msgspec.Raw):
             plain = msgspec.json.decode(value)
@@ -463,6 +463,6 @@ def _shorten(text: str, name: str) -> str:
     return summarize_text(text, limit=LONGEST, name=name)
 
 
-_SHORT = Limits(depth=6, items=50, text=_shorten)
+_SHORT = RedactionLimits(depth=6, items=50, text=_shorten)
 _SHORT_JSON = replace(_SHORT, longest=LONGEST, is_json=True, innermost=re.compile(rb"\[,{0,49}\]"))
 _SHORT_BOUNDED = replace(_SHORT_JSON, is_bounded=True)

@@ -64,7 +64,7 @@ class Malformed(ValueError):
         self.status = status
 
 
-class Request(msgspec.Struct, frozen=True):
+class ConnectRequest(msgspec.Struct, frozen=True):
     host: str
     port: int
     head: bytes = b""
@@ -77,7 +77,7 @@ class Request(msgspec.Struct, frozen=True):
         return f"{_bracketed(self.host)}:{self.port}"
 
 
-def parse(head: bytes) -> Request:
+def parse(head: bytes) -> ConnectRequest:
     """Parse a head, including its empty line. Raises `Malformed`."""
     lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
     request_line = _REQUEST_LINE.match(lines[0])
@@ -89,7 +89,7 @@ def parse(head: bytes) -> Request:
         host, port = _split(target)
         if port is None:
             raise Malformed(400, "CONNECT names a host and a port")
-        return Request(host, port)
+        return ConnectRequest(host, port)
     found = _ABSOLUTE.match(target)
     if found is None:
         raise Malformed(400, "a proxy takes http://host/path, or CONNECT")
@@ -103,7 +103,7 @@ def parse(head: bytes) -> Request:
         *([] if length is None else [b"Content-Length: %d" % length]),
         b"Connection: close",
     ]
-    return Request(host, port or 80, b"\r\n".join(passed_on) + b"\r\n\r\n", length or 0)
+    return ConnectRequest(host, port or 80, b"\r\n".join(passed_on) + b"\r\n\r\n", length or 0)
 
 
 def _bracketed(host: str) -> str:
@@ -282,7 +282,7 @@ class Egress:
 
     # --- the request ----------------------------------------------------------------------
 
-    async def _read(self, reader: asyncio.StreamReader) -> Request:
+    async def _read(self, reader: asyncio.StreamReader) -> ConnectRequest:
         try:
             async with asyncio.timeout(self._patience.head_s):
                 return parse(await reader.readuntil(b"\r\n\r\n"))
@@ -294,7 +294,7 @@ class Egress:
             raise _Refused(408, "the request did not arrive") from None
 
     async def _connect(
-        self, request: Request, reader: asyncio.StreamReader
+        self, request: ConnectRequest, reader: asyncio.StreamReader
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Check and look up the host, and connect to an address."""
         for address in await self._permitted(request, reader):
@@ -307,7 +307,7 @@ class Egress:
             return connection
         raise _Refused(502, f"{request.authority} cannot be reached")
 
-    async def _permitted(self, request: Request, reader: asyncio.StreamReader) -> list[str]:
+    async def _permitted(self, request: ConnectRequest, reader: asyncio.StreamReader) -> list[str]:
         """Return the permitted addresses of a host. An unlisted host needs approval."""
         approvals, host, port = self.approvals, request.host, request.port
         try:
@@ -326,7 +326,10 @@ class Egress:
         return permitted
 
     async def _await_approval(
-        self, request: Request, reader: asyncio.StreamReader, approval: Coroutine[Any, Any, T]
+        self,
+        request: ConnectRequest,
+        reader: asyncio.StreamReader,
+        approval: Coroutine[Any, Any, T],
     ) -> T:
         """Wait for an approval, without a slot for a connection. Raises `EOFError` if the command
         gives up; its next attempt finds the answer."""
@@ -349,7 +352,7 @@ class Egress:
                 await asyncio.wait({leaving})
             await self._free.acquire()
 
-    async def _addresses(self, request: Request) -> list[str]:
+    async def _addresses(self, request: ConnectRequest) -> list[str]:
         if allowed_hosts.is_address(request.host):
             return [request.host]
         try:
@@ -381,7 +384,7 @@ class Egress:
 
     async def _relay(
         self,
-        request: Request,
+        request: ConnectRequest,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         there: asyncio.StreamReader,
@@ -411,7 +414,7 @@ class Egress:
 
     async def _pass_tunnel(
         self,
-        request: Request,
+        request: ConnectRequest,
         reader: asyncio.StreamReader,
         out: asyncio.StreamWriter,
         pipe: _Pipe,
@@ -420,7 +423,7 @@ class Egress:
         await pipe.write(await self._start(request, reader), out)
         await pipe.pass_on(reader, out)
 
-    async def _start(self, request: Request, reader: asyncio.StreamReader) -> bytes:
+    async def _start(self, request: ConnectRequest, reader: asyncio.StreamReader) -> bytes:
         """Return the first bytes of a tunnel after a check of the server name."""
         data = b""
         while chunk := await reader.read(_CHUNK):

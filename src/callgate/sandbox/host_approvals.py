@@ -19,7 +19,7 @@ import ipaddress
 
 import msgspec
 
-from callgate.core.commands import Approve, Connection, Verdict
+from callgate.core.commands import Approve, Connection, ConnectionVerdict
 from callgate.core.tasks import start_task
 from callgate.sandbox import allowed_hosts
 from callgate.sandbox.allowed_hosts import DEFAULT_PORTS, AllowedHost
@@ -36,7 +36,7 @@ class Unapproved(Exception):
 
 
 class _Pending(msgspec.Struct, eq=False):
-    task: asyncio.Task[Verdict]
+    task: asyncio.Task[ConnectionVerdict]
     waiting: int = 0
 
 
@@ -45,7 +45,7 @@ class HostApprovals:
         self._hosts = hosts
         self._approve = approve
         self._pending: dict[str, _Pending] = {}
-        self._verdicts: dict[str, Verdict] = {}
+        self._verdicts: dict[str, ConnectionVerdict] = {}
         """Refusals, and unused approvals for one connection."""
         self._turns = asyncio.Semaphore(_MOST_QUESTIONS)
         self._blocked: dict[str, None] = {}
@@ -139,7 +139,7 @@ class HostApprovals:
         port: int,
         address: str | None,
         program: str | None,
-    ) -> Verdict:
+    ) -> ConnectionVerdict:
         """Wait for the answer about a host; connections to the same host share it."""
         key = str(entry)
         if sum(each.waiting for each in self._pending.values()) >= MOST_WAITING:
@@ -157,7 +157,7 @@ class HostApprovals:
 
     async def _question(
         self, approve: Approve, connection: Connection, entry: AllowedHost
-    ) -> Verdict:
+    ) -> ConnectionVerdict:
         key = connection.entry
         try:
             async with self._turns:

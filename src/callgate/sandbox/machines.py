@@ -24,7 +24,7 @@ from callgate.sandbox.plans import (
     Command,
     Landlock,
     Namespaces,
-    Plan,
+    SandboxPlan,
     Seccomp,
     Supervisor,
 )
@@ -129,14 +129,14 @@ def _now(work: Callable[[BrokerProcess], Awaitable[T]]) -> T:
 async def _namespaces(process: BrokerProcess, filters: bool) -> Namespaces:
     if not filters:
         return Namespaces("no system call filter, which a jail of namespaces needs")
-    plan = Plan(_TRIED, ("seccomp", "namespaces"))
+    plan = SandboxPlan(_TRIED, ("seccomp", "namespaces"))
     return Namespaces(await _try(BrokerLauncher(process, plan)))
 
 
 async def _supervisor(process: BrokerProcess, possible: bool) -> Supervisor:
     if not possible:
         return Supervisor("no Landlock or no system call filter, which the supervisor needs")
-    plan = Plan(_SUPERVISED, ("landlock", "seccomp", "supervisor"))
+    plan = SandboxPlan(_SUPERVISED, ("landlock", "seccomp", "supervisor"))
     problem = await _try(BrokerLauncher(process, plan), _WRITES)
     busy = os.strerror(errno.EBUSY)
     if problem is not None and problem.startswith(busy):
@@ -150,7 +150,7 @@ async def _bubblewrap(process: BrokerProcess, filters: bool, path: str | None) -
         return Bubblewrap(found.path, found.problem)
     if not filters:
         return Bubblewrap(found.path, "no system call filter, which the jail needs")
-    plan = Plan(_TRIED, ("seccomp", "bubblewrap"))
+    plan = SandboxPlan(_TRIED, ("seccomp", "bubblewrap"))
     problem = await _try(BrokerLauncher(process, plan, bwrap=found.path))
     return Bubblewrap(found.path, problem and f"bubblewrap: {problem}")
 

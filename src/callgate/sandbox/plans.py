@@ -105,7 +105,7 @@ class Backend(Protocol):
         ...
 
 
-class Plan(msgspec.Struct, frozen=True):
+class SandboxPlan(msgspec.Struct, frozen=True):
     jail: Jail
     backends: tuple[str, ...]
     """Names, in the order of the given backends."""
@@ -305,7 +305,9 @@ class Bubblewrap(_Alone, frozen=True):
         return 6.0
 
 
-def choose(jail: Jail, backends: Sequence[Backend], require: Collection[Guarantee] = ()) -> Plan:
+def choose(
+    jail: Jail, backends: Sequence[Backend], require: Collection[Guarantee] = ()
+) -> SandboxPlan:
     """Return the cheapest combination that enforces most of the jail's needs.
 
     Raises `CannotGuarantee` if none enforces all of `REQUIRED`, and all of `require` in the
@@ -314,7 +316,7 @@ def choose(jail: Jail, backends: Sequence[Backend], require: Collection[Guarante
     working = [backend for backend in backends if backend.problem is None]
     by_usual_means = jail.needs & frozenset(require)
     required = jail.needs & REQUIRED | by_usual_means
-    best: tuple[tuple[int, float], Plan] | None = None
+    best: tuple[tuple[int, float], SandboxPlan] | None = None
     least = jail.needs
     for combination in _combinations(working):
         enforced = frozenset[Guarantee]().union(*(each.guarantees(jail) for each in combination))
@@ -332,14 +334,14 @@ def choose(jail: Jail, backends: Sequence[Backend], require: Collection[Guarante
     return best[1]
 
 
-def _plan(jail: Jail, combination: Sequence[Backend], missing: Iterable[Guarantee]) -> Plan:
+def _plan(jail: Jail, combination: Sequence[Backend], missing: Iterable[Guarantee]) -> SandboxPlan:
     differently = {
         promise: how
         for each in combination
         for promise, how in each.differently(jail).items()
         if promise in jail.needs
     }
-    return Plan(
+    return SandboxPlan(
         jail,
         tuple(each.name for each in combination),
         tuple(sorted(differently.items())),

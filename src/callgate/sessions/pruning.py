@@ -361,7 +361,7 @@ def _unlink(path: str) -> bool:
 _PAGE = 1_000
 
 
-class Plan:
+class PruningPlan:
     def __init__(self, store: Store, bounds: Bounds, artifacts: str, audit: str) -> None:
         self._store = store
         self._bounds = bounds

@@ -161,7 +161,7 @@ _MOST_WAITING_BYTES = 16 * 1024 * 1024
 """Maximum bytes of queued calls before reading pauses."""
 
 
-class Host(Protocol):
+class CallServer(Protocol):
     """The server's interface for calls."""
 
     runtime: Runtime
@@ -170,7 +170,7 @@ class Host(Protocol):
 
 
 class Calls:
-    def __init__(self, host: Host, answer: Callable[[str, ToolResult], None]) -> None:
+    def __init__(self, host: CallServer, answer: Callable[[str, ToolResult], None]) -> None:
         self._host = host
         self._runtime = host.runtime
         self._answer = answer

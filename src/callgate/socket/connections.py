@@ -45,7 +45,7 @@ _MOST_BEGUN = 32
 """Maximum calls that begin within one slice, regardless of their work before the first wait."""
 
 
-class Host(calls.Host, Protocol):
+class ConnectionServer(calls.CallServer, Protocol):
     """The server's interface for a connection."""
 
     open_session: OpenSession
@@ -64,7 +64,7 @@ class Host(calls.Host, Protocol):
 
 
 class Connection(asyncio.Protocol):
-    def __init__(self, host: Host, session_id: str) -> None:
+    def __init__(self, host: ConnectionServer, session_id: str) -> None:
         self._host = host
         self._runtime = host.runtime
         self.session_id = session_id

@@ -31,7 +31,7 @@ import msgspec
 
 from callgate.core.commands import Warm
 from callgate.protocol.host_v1 import frames
-from callgate.sources.host_links import HostError, HostExited, InvalidAnswer, Link, Refused
+from callgate.sources.host_links import HostError, HostExited, HostRefused, InvalidAnswer, Link
 
 _MODULE = ("-m", "callgate.host")
 _SUBCOMMANDS = ("new", "check")
@@ -261,7 +261,7 @@ async def _config_schema(link: Link, optional: OptionalMethods) -> Any:
         link.abandon(id)
         optional.ignored(_SCHEMA)
         return None
-    except Refused:
+    except HostRefused:
         optional.missing([_SCHEMA])
         return None
     except InvalidAnswer:

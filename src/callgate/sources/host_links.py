@@ -44,7 +44,7 @@ class HostError(Exception):
     """The reason for which a request has no value."""
 
 
-class Refused(HostError):
+class HostRefused(HostError):
     """The peer answered with a failure."""
 
     def __init__(self, failure: frames.Failure) -> None:
@@ -121,7 +121,7 @@ class PendingRequests:
                 self._settle(received.id, received)
             case frames.Failed():
                 if received.id is not None:
-                    self._settle(received.id, Refused(received.error))
+                    self._settle(received.id, HostRefused(received.error))
             case frames.Emitted():
                 pending = self._pending.get(received.id)
                 if pending is not None and pending.on_event is not None:

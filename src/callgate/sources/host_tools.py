@@ -33,7 +33,7 @@ from callgate.protocol.host_v1.values import ToolSchema
 from callgate.protocol.provider_shapes import native_text
 from callgate.protocol.strict_json import Unsendable
 from callgate.sources.host_handshake import PATIENCE_S
-from callgate.sources.host_links import HostExited, InvalidAnswer, Link, Refused
+from callgate.sources.host_links import HostExited, HostRefused, InvalidAnswer, Link
 from callgate.sources.hosts import Host, HostCall
 from callgate.sources.logs import PROBLEM
 
@@ -136,7 +136,7 @@ async def call(
         returned = await host.execute(
             tool, arguments, context, tell, requests.answer, on_start, check, watch
         )
-    except Refused as refused:
+    except HostRefused as refused:
         if refused.failure.stack:
             host.log.note(refused.failure.stack)
         raise values.to_error(refused.failure, trusted=trusted) from None

@@ -36,7 +36,15 @@ from callgate.sources.host_handshake import (
     handshake,
     warm,
 )
-from callgate.sources.host_links import HostError, HostExited, Link, OnAsk, OnEvent, Refused, Slots
+from callgate.sources.host_links import (
+    HostError,
+    HostExited,
+    HostRefused,
+    Link,
+    OnAsk,
+    OnEvent,
+    Slots,
+)
 from callgate.sources.lifecycle import Health, Kind, Lifecycle, ReadOnlyCalls, ended
 from callgate.sources.logs import LifeLog
 
@@ -230,7 +238,7 @@ class Host:
         except asyncio.CancelledError:
             link.abandon(id)
             raise
-        except Refused as refused:
+        except HostRefused as refused:
             if refused.failure.type == _NOT_FOUND:
                 self._optional.missing([method])
             else:
@@ -254,7 +262,7 @@ class Host:
                 async with asyncio.timeout(CANCEL_S):
                     await outcome
                     await asyncio.wait({call.outcome})
-            except Refused as refused:
+            except HostRefused as refused:
                 if refused.failure.type == _NOT_FOUND:
                     self._optional.missing(["cancel"])
             except (HostError, TimeoutError):

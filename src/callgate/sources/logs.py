@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from callgate.core.local.disk import make_private_directory
-from callgate.redaction.data import Limits, redact_text, redact_within
+from callgate.redaction.data import RedactionLimits, redact_text, redact_within
 
 TAIL = 4_096
 """Bytes of stderr in an error."""
@@ -198,7 +198,7 @@ class MessageLog:
         method = None if entry.message.method is None else hide(entry.message.method, "")
         text = None
         if entry.data is not None:
-            value = redact_within(_decoded(entry.data), Limits(depth=32, text=hide))
+            value = redact_within(_decoded(entry.data), RedactionLimits(depth=32, text=hide))
             text = json.dumps(value, indent=2, ensure_ascii=False)
         return msgspec.structs.replace(entry.message, method=method, text=text)
 

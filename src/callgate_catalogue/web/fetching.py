@@ -153,13 +153,13 @@ _IN_A_LOCATION = "!#$%&'()*+,/:;=?@[]~"
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 30.0
     max_bytes: int = 5 * 1024 * 1024
     max_redirects: int = 8
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class FetchRequest(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     method: str = "GET"
     headers: Mapping[str, str] = {}
@@ -193,7 +193,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 async def fetch(
-    request: Request, reach: Reach, limits: Limits, *, resolve: Resolve = look_up
+    request: FetchRequest, reach: Reach, limits: RequestLimits, *, resolve: Resolve = look_up
 ) -> Fetched:
     """Send a request. Raises a `ToolError` of one sentence if there is no answer."""
     target = parse(request.url)
@@ -239,7 +239,7 @@ def _next(target: Target, answer: _Answer) -> Target | None:
         return None
 
 
-def _follows(request: Request, target: Target, following: Target) -> bool:
+def _follows(request: FetchRequest, target: Target, following: Target) -> bool:
     if following.origin == target.origin or request.leaves_origin:
         return True
     is_upgrade = target.scheme == "http" and following.scheme == "https"
@@ -248,7 +248,9 @@ def _follows(request: Request, target: Target, following: Target) -> bool:
     return is_same and has_web_port and (is_upgrade or following.scheme == target.scheme)
 
 
-def _redirected(request: Request, target: Target, following: Target, status: int) -> Request:
+def _redirected(
+    request: FetchRequest, target: Target, following: Target, status: int
+) -> FetchRequest:
     method, content, headers = request.method, request.content, dict(request.headers)
     if status in _BECOMES_GET and method not in SAFE:
         method, content = "GET", None
@@ -261,7 +263,7 @@ def _redirected(request: Request, target: Target, following: Target, status: int
 
 
 async def _once(
-    target: Target, request: Request, reach: Reach, limits: Limits, resolve: Resolve
+    target: Target, request: FetchRequest, reach: Reach, limits: RequestLimits, resolve: Resolve
 ) -> _Answer:
     url = httpcore2.URL(
         scheme=target.scheme.encode(),

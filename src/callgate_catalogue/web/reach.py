@@ -27,7 +27,7 @@ from callgate_catalogue.settings import USUAL_VARIABLES, WebTable
 
 if TYPE_CHECKING:
     from callgate.packs.tools import Key
-    from callgate_catalogue.web.fetching import Limits, Resolve
+    from callgate_catalogue.web.fetching import RequestLimits, Resolve
 
 
 class Web:
@@ -48,10 +48,10 @@ class Web:
         return Reach.of(self.table.allow, self.table.only)
 
     @cached_property
-    def limits(self) -> Limits:
-        from callgate_catalogue.web.fetching import Limits  # lazy: with the first call  # noqa: PLC0415
+    def limits(self) -> RequestLimits:
+        from callgate_catalogue.web.fetching import RequestLimits  # lazy: with the first call  # noqa: PLC0415
 
-        return Limits(
+        return RequestLimits(
             timeout_s=self.table.timeout_s,
             max_bytes=self.table.max_bytes,
             max_redirects=self.table.max_redirects,

@@ -26,7 +26,7 @@ from callgate.packs.files import image_type
 from callgate.packs.http import Masked, quoted
 from callgate.packs.tools import Environment, Key
 from callgate_catalogue.pdfs import text_of
-from callgate_catalogue.web.fetching import Fetched, Request, fetch
+from callgate_catalogue.web.fetching import Fetched, FetchRequest, fetch
 from callgate_catalogue.web.html import CHARS_PER_TOKEN, cut, decode, media_type
 from callgate_catalogue.web.markdown import convert, without_unseen
 from callgate_catalogue.web.reach import Reach, Web, parse
@@ -95,30 +95,32 @@ def _clean(result: Result) -> Result:
 # --- services -----------------------------------------------------------------------------
 
 
-def _searxng(base: str, query: str, key: Key | None) -> Request:
+def _searxng(base: str, query: str, key: Key | None) -> FetchRequest:
     params = urlencode({"q": query, "format": "json"})
-    return Request(url=f"{base.rstrip('/')}/search?{params}", headers={})
+    return FetchRequest(url=f"{base.rstrip('/')}/search?{params}", headers={})
 
 
-def _brave(base: str, query: str, key: Key | None) -> Request:
+def _brave(base: str, query: str, key: Key | None) -> FetchRequest:
     params = urlencode({"q": query, "count": MOST_RESULTS})
     headers = {"accept": "application/json"}
     if key is not None:
         headers["x-subscription-token"] = key.reveal()
-    return Request(url=f"{base.rstrip('/')}/res/v1/web/search?{params}", headers=headers)
+    return FetchRequest(url=f"{base.rstrip('/')}/res/v1/web/search?{params}", headers=headers)
 
 
-def _tavily(base: str, query: str, key: Key | None) -> Request:
+def _tavily(base: str, query: str, key: Key | None) -> FetchRequest:
     headers = {"content-type": "application/json"}
     if key is not None:
         headers["authorization"] = f"Bearer {key.reveal()}"
     body = msgspec.json.encode({"query": query, "max_results": MOST_RESULTS})
-    return Request(url=f"{base.rstrip('/')}/search", method="POST", headers=headers, content=body)
+    return FetchRequest(
+        url=f"{base.rstrip('/')}/search", method="POST", headers=headers, content=body
+    )
 
 
 class _Service(NamedTuple):
     base: str | None
-    ask: Callable[[str, str, Key | None], Request]
+    ask: Callable[[str, str, Key | None], FetchRequest]
     where: tuple[str, ...]
     """Keys on the path to the results."""
     snippet: str
@@ -212,7 +214,7 @@ _NOT_IN_TEXTS = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 async def fetch_page(input: dict[str, Any], context: ToolContext, web: Web) -> ToolOutput:
     method = input.get("method", "GET")
     accept = {"accept": "text/html,text/markdown;q=0.9,application/json;q=0.9,*/*;q=0.5"}
-    request = Request(url=input["url"], method=method, headers=accept, leaves_origin=False)
+    request = FetchRequest(url=input["url"], method=method, headers=accept, leaves_origin=False)
     got = await fetch(request, web.reach, web.limits, resolve=web.resolve)
     kind = media_type(got.header("content-type")) or _guess(got.body)
     metadata = {
@@ -375,7 +377,7 @@ def preview(input: dict[str, Any], environment: Environment, web: Web) -> str:
     return "\n".join([*lines, *(["", text[:_PREVIEWED] + more] if text else [])])
 
 
-def _request(input: Mapping[str, Any]) -> Request:
+def _request(input: Mapping[str, Any]) -> FetchRequest:
     headers = _headers(input.get("headers", {}))
     method, body = input.get("method", "GET"), input.get("body")
     content: bytes | None = None
@@ -387,7 +389,7 @@ def _request(input: Mapping[str, Any]) -> Request:
         headers.setdefault("content-type", "application/json")
     if content is not None and method in ("GET", "HEAD"):
         raise ToolValidationError(f"body: a {method} has none.", reason="invalid_request")
-    return Request(
+    return FetchRequest(
         url=input["url"], method=method, headers=headers, content=content, leaves_origin=False
     )
 

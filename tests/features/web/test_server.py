@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 
 from callgate.features.web import server
 from callgate.features.web.guard import CONNECTION, Unauthenticated, user_of
-from callgate.features.web.server import HttpServer, Limits
+from callgate.features.web.server import ConnectionLimits, HttpServer
 from callgate.socket.buffers import Unfinished
 from callgate.socket.listening import Address, bind
 
@@ -54,7 +54,7 @@ async def hold(receive: Receive, send: Send) -> None:
 async def listening(unfinished: Unfinished | None = None, **limits: Any) -> AsyncIterator[int]:
     listening = bind(Address("127.0.0.1", 0))
     port = listening.getsockname()[1]
-    server = HttpServer(answer, Limits(**limits), unfinished=unfinished)
+    server = HttpServer(answer, ConnectionLimits(**limits), unfinished=unfinished)
     server.start(listening)
     try:
         yield port

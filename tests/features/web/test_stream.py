@@ -26,7 +26,7 @@ from callgate.core.ids import ulid
 from callgate.core.sessions import Session
 from callgate.features.web import server
 from callgate.features.web.fanout import Fanout, Joined, Kind
-from callgate.features.web.server import HttpServer, Limits
+from callgate.features.web.server import ConnectionLimits, HttpServer
 from callgate.features.web.websocket import Subscription
 from callgate.storage.sqlite.store import SqliteStore
 from tests.features.web.instances import Client, Instance, Watcher, serving, watching
@@ -515,7 +515,7 @@ async def test_who_stays_silent_is_let_go_and_who_answers_stays(home: Path, tmp_
 async def test_a_stream_and_its_confirmer_outlive_the_limit_on_a_request_body(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limited = partial(HttpServer, limits=Limits(body_s=1.0))
+    limited = partial(HttpServer, limits=ConnectionLimits(body_s=1.0))
     monkeypatch.setattr("callgate.features.web.application.HttpServer", limited)
     async with serving(home, tmp_path / "ws") as instance:
         client = instance.client()

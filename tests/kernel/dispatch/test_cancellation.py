@@ -15,7 +15,7 @@ from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolCancelled, ToolErrorClass
 from callgate.core.sessions import Session
 from callgate.core.tools import ToolOutput
-from callgate.dispatch.dispatcher import Limits
+from callgate.dispatch.dispatcher import CallLimits
 from callgate.dispatch.running import Running, Stop, StopLimits
 from tests.support import QUICK, Bench, make_tool
 
@@ -143,7 +143,7 @@ async def test_a_queued_call_never_starts_once_cancelled() -> None:
         started.append(1)
         return await forever(input, context)
 
-    bench = Bench("/", make_tool(run=run), limits=Limits(concurrency=1, stop=QUICK.stop))
+    bench = Bench("/", make_tool(run=run), limits=CallLimits(concurrency=1, stop=QUICK.stop))
     calls = [bench.start("probe") for _ in range(3)]
     await bench.recorder.seen("tool.called")
     await bench.dispatcher.cancel_session_tools(bench.session.id)
@@ -181,7 +181,7 @@ async def test_abandoned_work_keeps_its_slot_until_it_has_ended() -> None:
                 continue
         return "late"
 
-    limits = Limits(concurrency=1, stop=StopLimits(grace_s=0.01, abandon_s=0.05, slot_s=30))
+    limits = CallLimits(concurrency=1, stop=StopLimits(grace_s=0.01, abandon_s=0.05, slot_s=30))
     bench = Bench("/", make_tool(run=run), make_tool("next"), limits=limits)
     call = bench.start("probe")
     await bench.recorder.seen("tool.called")
@@ -195,7 +195,7 @@ async def test_abandoned_work_keeps_its_slot_until_it_has_ended() -> None:
 
 
 async def test_abandoned_work_loses_its_slot_in_the_end() -> None:
-    limits = Limits(concurrency=1, stop=StopLimits(grace_s=0.01, abandon_s=0.02, slot_s=0.05))
+    limits = CallLimits(concurrency=1, stop=StopLimits(grace_s=0.01, abandon_s=0.02, slot_s=0.05))
 
     async def run(input: Any, context: Any) -> str:
         for _ in range(3):
@@ -238,7 +238,7 @@ async def test_several_stubborn_calls_are_stopped_at_once_and_not_one_after_anot
             await all_cancelled.wait()  # none is over before each has been cancelled
         return "late"
 
-    bench = Bench("/", make_tool(run=run), limits=Limits(stop=StopLimits(grace_s=0.05, abandon_s=600)))
+    bench = Bench("/", make_tool(run=run), limits=CallLimits(stop=StopLimits(grace_s=0.05, abandon_s=600)))
     calls = [bench.start("probe") for _ in range(4)]
     await bench.recorder.seen("tool.called", 4)
     async with asyncio.timeout(60):
@@ -294,7 +294,7 @@ async def test_a_caller_that_goes_away_before_the_start_leaves_one_end(phase: st
         "/",
         make_tool("writer", SideEffects.WRITE),
         make_tool("slow", run=forever),
-        limits=Limits(concurrency=1, stop=QUICK.stop),
+        limits=CallLimits(concurrency=1, stop=QUICK.stop),
     )
     if phase == "queued":
         blocker = bench.start("slow")
@@ -392,7 +392,7 @@ async def test_a_failing_cancel_does_not_keep_the_call_from_ending(caplog: Any) 
 
 @pytest.mark.parametrize("way", ["waits", "polls"])
 async def test_a_tool_that_looks_at_the_event_may_clean_up_longer_than_the_grace(way: str) -> None:
-    limits = Limits(stop=StopLimits(grace_s=0.01, abandon_s=30.0))
+    limits = CallLimits(stop=StopLimits(grace_s=0.01, abandon_s=30.0))
     noticed, cleaned = asyncio.Event(), asyncio.Event()
 
     async def run(input: Any, context: Any) -> ToolOutput:

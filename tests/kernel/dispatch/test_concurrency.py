@@ -10,7 +10,7 @@ import pytest
 from callgate.core.content import TextBlock, ToolResultBlock, ToolUseBlock
 from callgate.core.effects import SideEffects
 from callgate.core.sessions import Mode, Session
-from callgate.dispatch.dispatcher import Limits
+from callgate.dispatch.dispatcher import CallLimits
 from callgate.dispatch.running import Lanes
 from tests.support import QUICK, Bench, make_tool
 
@@ -86,7 +86,7 @@ async def test_the_cap_is_per_session() -> None:
 @pytest.mark.spec("S4-29")
 def test_a_cap_below_one_is_refused() -> None:
     with pytest.raises(ValueError):
-        Bench("/", limits=Limits(concurrency=0))
+        Bench("/", limits=CallLimits(concurrency=0))
     with pytest.raises(ValueError):
         Lanes(-1)
 
@@ -119,7 +119,7 @@ async def test_a_call_that_waits_for_a_person_holds_no_slot() -> None:
         make_tool("writer", SideEffects.WRITE),
         make_tool("look"),
         human=never,
-        limits=Limits(concurrency=1, stop=QUICK.stop),
+        limits=CallLimits(concurrency=1, stop=QUICK.stop),
     )
     waiting = bench.start("writer")
     await asked.wait()
@@ -142,7 +142,7 @@ async def test_a_tool_may_cap_itself_and_lets_others_pass() -> None:
 
 async def test_no_slot_is_lost_when_calls_are_cancelled_in_the_queue() -> None:
     gauge = Gauge()
-    bench = Bench("/", make_tool(schema=NUMBER, run=gauge), limits=Limits(concurrency=2, stop=QUICK.stop))
+    bench = Bench("/", make_tool(schema=NUMBER, run=gauge), limits=CallLimits(concurrency=2, stop=QUICK.stop))
     tasks = [bench.start("probe", {"n": n}) for n in range(6)]
     await bench.recorder.seen("tool.called", 2)
     for task in tasks[2:5]:

@@ -15,7 +15,7 @@ from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolErrorClass
 from callgate.core.sessions import Mode, Session
 from callgate.core.tools import ToolOutput
-from callgate.dispatch.dispatcher import Limits
+from callgate.dispatch.dispatcher import CallLimits
 from callgate.instance.wiring.runtime import BUILT_IN
 from tests.support import QUICK, Bench, FakeHuman, make_tool
 
@@ -207,7 +207,7 @@ async def test_waiting_for_a_slot_does_not_use_up_the_time_limit() -> None:
         await asyncio.sleep(0.06)
         return "ok"
 
-    limits = Limits(concurrency=1, stop=QUICK.stop)
+    limits = CallLimits(concurrency=1, stop=QUICK.stop)
     bench = Bench("/", make_tool(run=run, timeout_s=0.1), limits=limits)
     results = await asyncio.gather(*(bench.run("probe") for _ in range(3)))
     assert [result.ok for result in results] == [True, True, True]

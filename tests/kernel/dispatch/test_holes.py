@@ -18,7 +18,7 @@ from callgate.core.errors import ToolError, ToolErrorClass, ToolUserDenied
 from callgate.core.ids import call_id
 from callgate.core.sessions import Mode, Root, Session
 from callgate.core.tools import ToolOutput
-from callgate.dispatch.dispatcher import Limits
+from callgate.dispatch.dispatcher import CallLimits
 from callgate.dispatch.running import StopLimits
 from callgate.policy.rules import Policy, PolicyMode, Rule, Setting
 from callgate.tools.files import ReadFile, WriteFile
@@ -116,7 +116,7 @@ async def test_a_canceller_that_is_cancelled_itself_does_not_make_a_call_immorta
         await asyncio.sleep(1000)
         return ""
 
-    limits = Limits(stop=StopLimits(grace_s=0.2, abandon_s=2))
+    limits = CallLimits(stop=StopLimits(grace_s=0.2, abandon_s=2))
     bench = Bench("/", make_tool(run=run), limits=limits)
     call = bench.start("probe")
     await bench.recorder.seen("tool.called")

@@ -21,12 +21,12 @@ from callgate.core.events import (
     TERMINAL,
 )
 from callgate.core.stored import CallState, ConfirmationState, StoredCall, StoredConfirmation
-from callgate.dispatch.dispatcher import Limits
+from callgate.dispatch.dispatcher import CallLimits
 from callgate.dispatch.running import StopLimits
 from callgate.storage.encoding import decode_event
 from tests.support import Bench, make_tool
 
-LIMITS = Limits(concurrency=2, stop=StopLimits(grace_s=0.002, abandon_s=0.02, slot_s=0.02))
+LIMITS = CallLimits(concurrency=2, stop=StopLimits(grace_s=0.002, abandon_s=0.02, slot_s=0.02))
 BEHAVIOURS = ["return", "raise", "tool_error", "sleep", "poll", "swallow", "late", "exit"]
 TRICKS = ["nothing", "cancel_session", "cancel_call", "cancel_task", "close", "answer_no", "answer_yes"]
 

@@ -15,7 +15,7 @@ from callgate.config.trust import distrust, trust
 from callgate.core.calls import ToolResult
 from callgate.core.effects import SideEffects
 from callgate.core.sessions import Mode, Session
-from callgate.dispatch.dispatcher import Limits
+from callgate.dispatch.dispatcher import CallLimits
 from callgate.dispatch.permission.confirmations import Answer, Confirmation, Scope
 from callgate.dispatch.tools.sources import FixedTools, ForSession, Lazy
 from callgate.policy.rules import Outcome
@@ -151,7 +151,7 @@ async def test_a_call_has_its_own_time_limit_below_that_of_the_runtime() -> None
         limits.append(running.limit_s)
         return "ok"
 
-    bench = Bench("/", make_tool(run=run, timeout_s=7.0), limits=Limits(max_timeout_s=20.0))
+    bench = Bench("/", make_tool(run=run, timeout_s=7.0), limits=CallLimits(max_timeout_s=20.0))
     for timeout_s in (None, 3.0, None, 100.0):
         assert (await bench.run("probe", timeout_s=timeout_s)).ok
     assert limits == [7.0, 3.0, 7.0, 20.0]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from callgate.core.content import TextBlock, ToolUseBlock
-from callgate.dispatch.dispatcher import Limits
+from callgate.dispatch.dispatcher import CallLimits
 from callgate.policy.rules import Policy
 from callgate.tools.files import ReadFile, WriteFile
 from callgate.tools.shell import Shell
@@ -59,7 +59,7 @@ async def test_9_3_a_user_denies_a_write(tmp_path: Path) -> None:
 
 @pytest.mark.spec("S4-62", "S4-63", "S4-65")
 async def test_9_4_a_shell_command_is_cancelled_midway(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, Shell, human=FakeHuman("allow"), limits=Limits())
+    bench = Bench(tmp_path, Shell, human=FakeHuman("allow"), limits=CallLimits())
     use = ToolUseBlock("tu_01HZ_d", "shell", {"command": "echo installing; sleep 60"})
     call = asyncio.create_task(bench.dispatcher.dispatch(use, bench.session))
     await bench.recorder.seen("tool.output_delta")
@@ -99,7 +99,7 @@ async def test_10_1_13_a_trusted_workspace_lowers_the_bar_for_writes_only(tmp_pa
 
 @pytest.mark.spec("S4-23", "T-8")
 async def test_a_command_that_ran_out_of_its_own_time_still_shows_what_it_printed(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, Shell, human=FakeHuman("allow"), limits=Limits())
+    bench = Bench(tmp_path, Shell, human=FakeHuman("allow"), limits=CallLimits())
     result = await bench.run("shell", {"command": "echo half; sleep 60", "timeout_seconds": 1})
     assert (result.error.error_class, result.partial) == ("timeout", True)
     assert "half" in result.text

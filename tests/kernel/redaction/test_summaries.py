@@ -16,7 +16,7 @@ from callgate.redaction.data import (
     _SHORT_JSON,
     LONGEST,
     ArgumentSummary,
-    Limits,
+    RedactionLimits,
     redact_value,
     redact_within,
     summarize,
@@ -149,7 +149,7 @@ DOCUMENTS = st.recursive(
 )
 @given(document=st.dictionaries(NAMES, DOCUMENTS, max_size=4))
 def test_skipped_parts_of_json_are_those_that_redaction_leaves_alone(
-    whole: Limits, by_part: Limits, document: Any
+    whole: RedactionLimits, by_part: RedactionLimits, document: Any
 ) -> None:
     assert redact_within(document, by_part) == redact_within(document, whole)
 

@@ -19,7 +19,7 @@ from callgate.core.commands import Exit
 from callgate.sandbox import meters
 from callgate.sandbox.backends import cgroups
 from callgate.sandbox.jails import Jail
-from callgate.sandbox.plans import Command, Plan
+from callgate.sandbox.plans import Command, SandboxPlan
 from callgate.sandbox.processes import ordering
 from callgate.sandbox.processes.broker_client import (
     BrokeredProcess,
@@ -56,10 +56,10 @@ async def process() -> AsyncIterator[BrokerProcess]:
 
 
 @pytest.fixture(params=SANDBOXES)
-def plan(request: pytest.FixtureRequest, tmp_path: Path) -> Plan | None:
+def plan(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxPlan | None:
     names = SANDBOXES[request.param]
     needed(set(names))
-    return Plan(Jail(writable=(str(tmp_path),)), names) if names else None
+    return SandboxPlan(Jail(writable=(str(tmp_path),)), names) if names else None
 
 
 class Record:
@@ -82,7 +82,7 @@ class Record:
 
 async def start(
     process: BrokerProcess,
-    plan: Plan | None,
+    plan: SandboxPlan | None,
     script: str,
     record: Record | None = None,
     cwd: str = "/",
@@ -125,7 +125,7 @@ def in_namespace(name: str) -> list[int]:
 
 
 async def test_both_streams_arrive_and_the_exit_code_is_the_commands_own(
-    process: BrokerProcess, plan: Plan | None
+    process: BrokerProcess, plan: SandboxPlan | None
 ) -> None:
     record = Record()
     kept = await start(process, plan, "echo out; echo err >&2; exit 7", record)
@@ -134,12 +134,14 @@ async def test_both_streams_arrive_and_the_exit_code_is_the_commands_own(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGPIPE, signal.SIGINT])
-async def test_a_command_that_a_signal_ended_says_which(process: BrokerProcess, plan: Plan | None, number: int) -> None:
+async def test_a_command_that_a_signal_ended_says_which(
+    process: BrokerProcess, plan: SandboxPlan | None, number: int
+) -> None:
     assert await finish(await start(process, plan, f"kill -{number} $$")) == Exit(signal=number)
 
 
 async def test_a_command_that_cannot_start_raises_what_the_system_said_and_leaks_nothing(
-    process: BrokerProcess, plan: Plan | None, tmp_path: Path
+    process: BrokerProcess, plan: SandboxPlan | None, tmp_path: Path
 ) -> None:
     launcher = BrokerLauncher(process, plan)
     await finish(await start(process, plan, "true"))
@@ -158,7 +160,7 @@ async def test_a_command_that_cannot_start_raises_what_the_system_said_and_leaks
 
 
 async def test_a_command_gets_its_environment_three_descriptors_and_nothing_else(
-    process: BrokerProcess, plan: Plan | None, monkeypatch: pytest.MonkeyPatch
+    process: BrokerProcess, plan: SandboxPlan | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_TOKEN", "secret")
     record = Record()
@@ -173,14 +175,14 @@ async def test_a_command_gets_its_environment_three_descriptors_and_nothing_else
     assert record.streams["stdout"].decode() == expected
 
 
-async def test_every_process_carries_the_mark_of_its_lineage(process: BrokerProcess, plan: Plan | None) -> None:
+async def test_every_process_carries_the_mark_of_its_lineage(process: BrokerProcess, plan: SandboxPlan | None) -> None:
     record = Record()
     await finish(await start(process, plan, "ulimit -S -x; echo $CALLGATE_CALL", record))
     limit, mark = record.streams["stdout"].decode().split()
     assert mark.rpartition(".")[2] == limit
 
 
-async def test_a_large_command_line_arrives_whole(process: BrokerProcess, plan: Plan | None) -> None:
+async def test_a_large_command_line_arrives_whole(process: BrokerProcess, plan: SandboxPlan | None) -> None:
     record = Record()
     words = tuple(str(number) * 100_000 for number in range(8))
     command = Command(argv=("/bin/bash", "-c", "echo ${#1} ${#8}", "x", *words), cwd="/", env={})
@@ -195,7 +197,9 @@ async def test_an_order_that_is_too_large_is_refused_here(process: BrokerProcess
     assert await finish(await start(process, None, "true")) == Exit(code=0)
 
 
-async def test_many_commands_at_once_end_right_and_leave_nothing(process: BrokerProcess, plan: Plan | None) -> None:
+async def test_many_commands_at_once_end_right_and_leave_nothing(
+    process: BrokerProcess, plan: SandboxPlan | None
+) -> None:
     await finish(await start(process, plan, "true"))
     before = descriptors()
     started = await asyncio.gather(*(start(process, plan, f"exit {n}") for n in range(32)))
@@ -209,7 +213,7 @@ async def test_many_commands_at_once_end_right_and_leave_nothing(process: Broker
 
 
 async def test_stop_asks_first_and_a_command_that_listens_can_clean_up(
-    process: BrokerProcess, plan: Plan | None
+    process: BrokerProcess, plan: SandboxPlan | None
 ) -> None:
     record = Record()
     kept = await start(
@@ -226,7 +230,7 @@ async def test_stop_asks_first_and_a_command_that_listens_can_clean_up(
 
 
 async def test_stop_kills_whoever_does_not_listen_and_a_second_stop_shortens_the_grace(
-    process: BrokerProcess, plan: Plan | None
+    process: BrokerProcess, plan: SandboxPlan | None
 ) -> None:
     record = Record()
     kept = await start(process, plan, "trap '' TERM; echo ready; sleep 300; sleep 300", record)
@@ -236,7 +240,7 @@ async def test_stop_kills_whoever_does_not_listen_and_a_second_stop_shortens_the
     assert (ended.signal, ended.stopped, ended.survivors) == (signal.SIGKILL, True, 0)
 
 
-async def test_leaving_the_block_stops_what_still_runs(process: BrokerProcess, plan: Plan | None) -> None:
+async def test_leaving_the_block_stops_what_still_runs(process: BrokerProcess, plan: SandboxPlan | None) -> None:
     async with await start(process, plan, "sleep 300") as kept:
         pass
     assert (await finish(kept)).stopped
@@ -244,14 +248,14 @@ async def test_leaving_the_block_stops_what_still_runs(process: BrokerProcess, p
 
 @pytest.mark.spec("T44")
 async def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_result(
-    process: BrokerProcess, plan: Plan | None
+    process: BrokerProcess, plan: SandboxPlan | None
 ) -> None:
     kept = await start(process, plan, "setsid sleep 300 & exit 4")
     assert await finish(kept) == Exit(code=4, ended=1)
 
 
 async def survivors_of(
-    process: BrokerProcess, plan: Plan | None, script: str, pids: Path, *, stop: bool
+    process: BrokerProcess, plan: SandboxPlan | None, script: str, pids: Path, *, stop: bool
 ) -> tuple[list[int], int]:
     """Who still runs when the command has ended, and how many its result admits to."""
     if not stop:
@@ -276,7 +280,7 @@ async def survivors_of(
 @pytest.mark.spec("S4-66", "T-7", "T44")
 @pytest.mark.parametrize("stop", [True, False], ids=["stopped", "by itself"])
 async def test_no_tree_of_processes_outlives_its_command(
-    process: BrokerProcess, plan: Plan | None, tmp_path: Path, stop: bool
+    process: BrokerProcess, plan: SandboxPlan | None, tmp_path: Path, stop: bool
 ) -> None:
     """All shapes at once, so that nobody is ended, or spared, for another."""
     shapes = SHAPES | ONLY_WHEN_STOPPED if stop else SHAPES
@@ -292,7 +296,7 @@ async def test_no_tree_of_processes_outlives_its_command(
 
 
 async def test_a_start_that_is_cancelled_leaves_nothing(
-    process: BrokerProcess, plan: Plan | None, tmp_path: Path
+    process: BrokerProcess, plan: SandboxPlan | None, tmp_path: Path
 ) -> None:
     await finish(await start(process, plan, "true"))
     starting = [asyncio.create_task(start(process, plan, "exec sleep 300")) for _ in range(8)]
@@ -344,7 +348,7 @@ def test_nothing_outlives_a_runtime_that_is_killed(sandbox: str) -> None:
 
 
 async def test_a_broker_that_is_killed_takes_no_command_with_it_and_is_started_again(
-    process: BrokerProcess, plan: Plan | None
+    process: BrokerProcess, plan: SandboxPlan | None
 ) -> None:
     record = Record()
     kept = await start(process, plan, "echo up; exec sleep 300", record)
@@ -371,7 +375,7 @@ async def test_a_command_that_ends_its_own_keeper_is_ended_by_the_broker(
     gone(*map(int, record.streams["stdout"].split()))
 
 
-async def test_closing_ends_every_command_and_the_broker(process: BrokerProcess, plan: Plan | None) -> None:
+async def test_closing_ends_every_command_and_the_broker(process: BrokerProcess, plan: SandboxPlan | None) -> None:
     record = Record()
     kept = await start(process, plan, "echo up; sleep 300", record)
     await record.until(b"up")
@@ -397,10 +401,10 @@ async def test_the_broker_has_no_environment_no_terminal_and_no_descriptor_of_ou
 # --- protected places that are not there --------------------------------------------------------
 
 
-def protecting(workspace: Path, *names: str) -> Plan:
+def protecting(workspace: Path, *names: str) -> SandboxPlan:
     needed({"namespaces", "seccomp"})
     jail = Jail(writable=(str(workspace),), protected=tuple(str(workspace / name) for name in names))
-    return Plan(jail, ("seccomp", "namespaces"))
+    return SandboxPlan(jail, ("seccomp", "namespaces"))
 
 
 @pytest.mark.spec("T07")
@@ -452,7 +456,7 @@ async def test_a_link_on_the_way_to_a_protected_path_refuses_the_start(
 async def test_a_step_that_fails_starts_nothing(process: BrokerProcess, tmp_path: Path, backend: str) -> None:
     needed({"landlock", "seccomp"})
     command = Command(argv=("/usr/bin/touch", str(tmp_path / "ran")), cwd="/", env={})
-    order = ordering.order(command, Plan(Jail(), ("landlock", "seccomp")))
+    order = ordering.order(command, SandboxPlan(Jail(), ("landlock", "seccomp")))
     if backend == "landlock":
         assert order["landlock"] is not None
         order["landlock"]["scopes"] = 1 << 40
@@ -476,7 +480,7 @@ STORM = (
 @pytest.mark.soak
 @pytest.mark.spec("T44")
 async def test_a_thousand_random_cancels_of_forking_commands_leave_nothing(
-    process: BrokerProcess, plan: Plan | None
+    process: BrokerProcess, plan: SandboxPlan | None
 ) -> None:
     """In turn for each sandbox, four at a time, at any moment from the order to the storm."""
     chance, slots, before = random.Random(7), asyncio.Semaphore(4), descriptors()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from callgate.core.commands import Connection, Verdict
+from callgate.core.commands import Connection, ConnectionVerdict
 from callgate.sandbox import allowed_hosts
 from callgate.sandbox.connector import Connector
 from callgate.sandbox.host_approvals import HostApprovals
@@ -90,9 +90,9 @@ async def test_a_route_to_a_server_that_is_gone_is_replaced_by_a_lookup(port: in
 async def test_an_approval_for_one_connection_makes_no_route(port: int) -> None:
     questions: list[str] = []
 
-    async def approve(connection: Connection) -> Verdict:
+    async def approve(connection: Connection) -> ConnectionVerdict:
         questions.append(connection.entry)
-        return Verdict(once=True)
+        return ConnectionVerdict(once=True)
 
     entry = allowed_hosts.parse("private:other.test")
     runtime = Runtime(HostApprovals((entry,), approve), ["127.0.0.1"])

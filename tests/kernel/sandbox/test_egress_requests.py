@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callgate.sandbox.egress import Malformed, Request, parse
+from callgate.sandbox.egress import ConnectRequest, Malformed, parse
 
 
 def head(line: str, *fields: str) -> bytes:
@@ -20,23 +20,23 @@ def passed(line: str, *fields: str) -> bytes:
 @pytest.mark.parametrize(
     ("asked", "request_"),
     [
-        (head("CONNECT Pkgs.Example.org.:443 HTTP/1.1", "Host: x"), Request("pkgs.example.org", 443)),
-        (head("CONNECT [::1]:443 HTTP/1.0"), Request("::1", 443)),
+        (head("CONNECT Pkgs.Example.org.:443 HTTP/1.1", "Host: x"), ConnectRequest("pkgs.example.org", 443)),
+        (head("CONNECT [::1]:443 HTTP/1.0"), ConnectRequest("::1", 443)),
         (
             head("GET http://A.com HTTP/1.1"),
-            Request("a.com", 80, passed("GET / HTTP/1.1", "Host: a.com")),
+            ConnectRequest("a.com", 80, passed("GET / HTTP/1.1", "Host: a.com")),
         ),
         (
             head("GET HTTP://a.com:8080/x?y=1 HTTP/1.0", "Host: a.com:8080"),
-            Request("a.com", 8080, passed("GET /x?y=1 HTTP/1.1", "Host: a.com:8080")),
+            ConnectRequest("a.com", 8080, passed("GET /x?y=1 HTTP/1.1", "Host: a.com:8080")),
         ),
         (
             head("GET http://a.com?y HTTP/1.1", "Host: evil.com"),
-            Request("a.com", 80, passed("GET /?y HTTP/1.1", "Host: a.com")),
+            ConnectRequest("a.com", 80, passed("GET /?y HTTP/1.1", "Host: a.com")),
         ),
         (
             head("GET http://a.com//evil.com/x HTTP/1.1"),
-            Request("a.com", 80, passed("GET //evil.com/x HTTP/1.1", "Host: a.com")),
+            ConnectRequest("a.com", 80, passed("GET //evil.com/x HTTP/1.1", "Host: a.com")),
         ),
         (
             head(
@@ -51,11 +51,11 @@ def passed(line: str, *fields: str) -> bytes:
                 "TE: trailers",
                 "content-length: 7",
             ),
-            Request("::1", 80, passed("POST / HTTP/1.1", "Host: [::1]", "Accept: a\tb", "Content-Length: 7"), 7),
+            ConnectRequest("::1", 80, passed("POST / HTTP/1.1", "Host: [::1]", "Accept: a\tb", "Content-Length: 7"), 7),
         ),
     ],
 )
-def test_a_request_is_passed_on_in_words_of_our_own(asked: bytes, request_: Request) -> None:
+def test_a_request_is_passed_on_in_words_of_our_own(asked: bytes, request_: ConnectRequest) -> None:
     assert parse(asked) == request_
 
 

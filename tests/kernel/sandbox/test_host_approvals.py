@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from callgate.core.commands import Connection, Verdict
+from callgate.core.commands import Connection, ConnectionVerdict
 from callgate.sandbox import server_names
 from callgate.sandbox.allowed_hosts import parse
 from callgate.sandbox.egress import Egress, Patience
@@ -25,9 +25,9 @@ class Approver:
     def __init__(self) -> None:
         self.asked: list[Connection] = []
         self.news = asyncio.Event()
-        self.answers: dict[str, asyncio.Future[Verdict]] = {}
+        self.answers: dict[str, asyncio.Future[ConnectionVerdict]] = {}
 
-    async def __call__(self, connection: Connection) -> Verdict:
+    async def __call__(self, connection: Connection) -> ConnectionVerdict:
         self.asked.append(connection)
         future = self.answers[connection.entry] = asyncio.get_running_loop().create_future()
         self.news.set()
@@ -101,7 +101,7 @@ async def test_an_approval_for_one_connection_that_was_given_up_covers_its_retry
             async with asyncio.timeout(WAIT_S):
                 while any(each.waiting for each in approvals._pending.values()):
                     await asyncio.sleep(0.01)
-            approver.answers[f"127.0.0.1:{there}"].set_result(Verdict(once=True))
+            approver.answers[f"127.0.0.1:{there}"].set_result(ConnectionVerdict(once=True))
             reader, writer = await tunnel(port, f"127.0.0.1:{there}")
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
             writer.close()
@@ -118,9 +118,9 @@ async def test_a_name_with_private_addresses_alone_is_asked_about_with_its_addre
         async with proxy(approvals) as port:
             reader, writer = await tunnel(port, f"rebound.test:{there}")
             first = await approver.question()
-            approver.answers[first.entry].set_result(Verdict())
+            approver.answers[first.entry].set_result(ConnectionVerdict())
             second = await approver.question(2)
-            approver.answers[second.entry].set_result(Verdict(refusal="User denied this operation."))
+            approver.answers[second.entry].set_result(ConnectionVerdict(refusal="User denied this operation."))
             answer = await reader.read()
             writer.close()
     assert (first.entry, first.address) == (f"rebound.test:{there}", None)
@@ -135,7 +135,7 @@ async def test_a_hundred_hosts_are_asked_about_a_few_at_a_time() -> None:
     for number in range(1, 101):
         asked = await approver.question(number)
         assert len(approver.asked) <= number + 7
-        approver.answers[asked.entry].set_result(Verdict())
+        approver.answers[asked.entry].set_result(ConnectionVerdict())
     assert [str(entry) for (entry,) in await asyncio.gather(*waits)] == [f"h{n}.test" for n in range(100)]
 
 

@@ -13,7 +13,7 @@ import pytest
 from callgate.core.commands import Exit
 from callgate.sandbox import profiles
 from callgate.sandbox.jails import Jail, Limits, default_limits
-from callgate.sandbox.plans import Backend, Plan, choose
+from callgate.sandbox.plans import Backend, SandboxPlan, choose
 from tests.kernel.sandbox.test_escapes import USERS, needed
 from tests.kernel.sandbox.worlds import PYTHON, World, as_user, run
 from tests.needs import missing, needs
@@ -65,13 +65,13 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     world.remove()
 
 
-def planned(world: World, names: set[str], limits: Limits) -> tuple[Plan, str | None]:
+def planned(world: World, names: set[str], limits: Limits) -> tuple[SandboxPlan, str | None]:
     chosen: list[Backend] = needed(names)
     bwrap = next((getattr(each, "path", None) for each in chosen if hasattr(each, "path")), None)
     return choose(profiles.read(world.places, limits=limits), chosen), bwrap
 
 
-def outcome(world: World, plan: Plan, bwrap: str | None, argv: tuple[str, ...]) -> dict[str, Any]:
+def outcome(world: World, plan: SandboxPlan, bwrap: str | None, argv: tuple[str, ...]) -> dict[str, Any]:
     def work() -> dict[str, Any]:
         ended, out, _ = asyncio.run(run(plan, argv, str(world.workspace), bwrap=bwrap))
         return {"exit": msgspec.to_builtins(ended), "out": out[:100]}
@@ -129,7 +129,7 @@ def test_each_process_has_the_limits_that_are_its_own(user: int) -> None:
     argv = ("/bin/bash", "-c", "ulimit -t -v -n -f -c")
 
     def work() -> list[str]:
-        plan = Plan(Jail(limits=limits), ("seccomp", "namespaces"))
+        plan = SandboxPlan(Jail(limits=limits), ("seccomp", "namespaces"))
         out = asyncio.run(run(plan, argv, "/"))[1]
         return [line.split()[-1] for line in out.splitlines()]
 
@@ -137,7 +137,7 @@ def test_each_process_has_the_limits_that_are_its_own(user: int) -> None:
 
 
 def test_processor_time_that_is_used_up_is_named() -> None:
-    plan = Plan(Jail(limits=Limits(cpu_seconds=1)), ("seccomp",))
+    plan = SandboxPlan(Jail(limits=Limits(cpu_seconds=1)), ("seccomp",))
     needed({"seccomp"})
     for line in ("while :; do :; done", f"{PYTHON} -c 'while True: pass'; exit $?"):
         ended, _, _ = asyncio.run(run(plan, ("/bin/bash", "-c", line), "/"))

@@ -15,14 +15,14 @@ import pytest
 from callgate.sandbox import profiles
 from callgate.sandbox.allowed_hosts import parse
 from callgate.sandbox.jails import Guarantee, Network
-from callgate.sandbox.plans import Plan, choose
+from callgate.sandbox.plans import SandboxPlan, choose
 from tests.kernel.sandbox.test_escapes import USERS, needed
 from tests.kernel.sandbox.worlds import PYTHON, World, as_user, run
 from tests.needs import needs
 
 pytestmark = needs("linux", PYTHON)
 BACKENDS = {"namespaces": {"seccomp", "namespaces"}, "supervisor": {"seccomp", "landlock", "supervisor"}}
-MakePlan = Callable[..., Plan]
+MakePlan = Callable[..., SandboxPlan]
 
 CLIENT = """
 import errno, json, socket, sys, threading
@@ -81,14 +81,14 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 def plan(request: pytest.FixtureRequest) -> MakePlan:
     chosen = needed(BACKENDS[request.param])
 
-    def make(world: World, *services: str) -> Plan:
+    def make(world: World, *services: str) -> SandboxPlan:
         jail = profiles.workspace(world.places, network=Network.ALL)
         return choose(msgspec.structs.replace(jail, services=tuple(map(parse, services))), chosen)
 
     return make
 
 
-def ran(world: World, plan: Plan, script: str) -> tuple[Any, list[str]]:
+def ran(world: World, plan: SandboxPlan, script: str) -> tuple[Any, list[str]]:
     def work() -> list[Any]:
         argv = (PYTHON, "-I", "-S", "-c", CLIENT + script)
         ended, out, err = asyncio.run(run(plan, argv, str(world.workspace)))

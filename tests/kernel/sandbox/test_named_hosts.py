@@ -15,14 +15,14 @@ import pytest
 from callgate.sandbox import profiles
 from callgate.sandbox.allowed_hosts import parse
 from callgate.sandbox.jails import Jail, Network
-from callgate.sandbox.plans import Command, Plan, choose
+from callgate.sandbox.plans import Command, SandboxPlan, choose
 from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProcess
 from tests.kernel.sandbox.test_escapes import USERS, needed
 from tests.kernel.sandbox.worlds import PYTHON, World, as_user, run
 from tests.needs import needs
 
 pytestmark = needs("linux", PYTHON)
-MakePlan = Callable[..., Plan]
+MakePlan = Callable[..., SandboxPlan]
 
 
 class Hello(BaseHTTPRequestHandler):
@@ -63,14 +63,14 @@ BACKENDS = {"namespaces": {"seccomp", "namespaces"}, "supervisor": {"seccomp", "
 def plan(request: pytest.FixtureRequest) -> MakePlan:
     chosen = needed(BACKENDS[request.param])
 
-    def make(world: World, *hosts: str) -> Plan:
+    def make(world: World, *hosts: str) -> SandboxPlan:
         entries = tuple(map(parse, hosts))
         return choose(profiles.workspace(world.places, network=Network.HOSTS, hosts=entries), chosen)
 
     return make
 
 
-def ran(world: World, plan: Plan, script: str, **env: str) -> tuple[Any, list[str], int]:
+def ran(world: World, plan: SandboxPlan, script: str, **env: str) -> tuple[Any, list[str], int]:
     """What a script in the jail printed as JSON; what was blocked; how much was reached."""
 
     def work() -> list[Any]:

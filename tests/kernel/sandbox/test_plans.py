@@ -18,7 +18,7 @@ from callgate.sandbox.plans import (
     CannotGuarantee,
     Landlock,
     Namespaces,
-    Plan,
+    SandboxPlan,
     Seccomp,
     Supervisor,
     choose,
@@ -121,7 +121,7 @@ def test_a_path_that_is_not_plain_makes_no_jail(field: str, path: str) -> None:
 def test_the_cheapest_backends_that_keep_all_promises_are_chosen(
     jail: Jail, backends: list[Backend], chosen: tuple[str, ...]
 ) -> None:
-    assert choose(jail, backends) == Plan(jail, chosen)
+    assert choose(jail, backends) == SandboxPlan(jail, chosen)
 
 
 NEEDS_MOUNTS = {G.PROTECTED_CARVED_OUT, G.FRESH_TMP, G.PID_NAMESPACE, G.METADATA_FROZEN}
@@ -222,7 +222,7 @@ def test_a_promise_that_is_not_required_may_be_missing_and_is_named() -> None:
 def test_the_backends_with_the_fewest_missing_promises_are_chosen_before_the_cheapest() -> None:
     jail = Jail(fresh_tmp=True)
     assert choose(jail, [LANDLOCK, SECCOMP]).missing == (G.FRESH_TMP,)
-    assert choose(jail, [LANDLOCK, SECCOMP, NAMESPACES]) == Plan(jail, ("seccomp", "namespaces"))
+    assert choose(jail, [LANDLOCK, SECCOMP, NAMESPACES]) == SandboxPlan(jail, ("seccomp", "namespaces"))
 
 
 def test_a_supervisor_alone_does_nothing() -> None:

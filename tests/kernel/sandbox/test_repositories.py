@@ -15,7 +15,7 @@ import pytest
 
 from callgate.sandbox import profiles
 from callgate.sandbox.backends import placeholders
-from callgate.sandbox.plans import Plan, choose
+from callgate.sandbox.plans import SandboxPlan, choose
 from callgate.workspace.protected_places import protected_places
 from tests.kernel.sandbox.test_escapes import needed, together
 from tests.kernel.sandbox.worlds import PYTHON, World, run
@@ -129,7 +129,7 @@ class Repository:
     def bare(self, script: str) -> tuple[int | None, str, str]:
         return self._run(None, script, None)
 
-    def _run(self, plan: Plan | None, script: str, bwrap: str | None) -> tuple[int | None, str, str]:
+    def _run(self, plan: SandboxPlan | None, script: str, bwrap: str | None) -> tuple[int | None, str, str]:
         argv = ("/bin/bash", "-c", script)
         environment = {**ENVIRONMENT, "HOME": str(self.world.home)}
         environment.pop("PATH")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from callgate.core.commands import Exit
-from callgate.sandbox.plans import Command, Plan
+from callgate.sandbox.plans import Command, SandboxPlan
 from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProcess
 from callgate.sandbox.profiles import SandboxPaths
 
@@ -157,7 +157,7 @@ def hostile(where: dict[str, Any]) -> tuple[str, ...]:
 
 
 async def run(
-    plan: Plan | None, argv: tuple[str, ...], cwd: str, *, bwrap: str | None = None, **env: str
+    plan: SandboxPlan | None, argv: tuple[str, ...], cwd: str, *, bwrap: str | None = None, **env: str
 ) -> tuple[Exit, str, str]:
     """One command from its start to its end: how it ended, and what it wrote."""
     written: dict[str, bytes] = {"stdout": b"", "stderr": b""}

@@ -26,8 +26,8 @@ from callgate.audit.verify import (
     KIND,
     Head,
     LogFile,
+    LogsVerdict,
     Problem,
-    Verdict,
     Verification,
     read_heads,
     verify_logs,
@@ -126,7 +126,7 @@ def _unchecked(heads: dict[str, Head], logs: list[LogFile]) -> tuple[str, ...]:
 
 def _merged(
     logs: list[LogFile],
-    verdict: Verdict,
+    verdict: LogsVerdict,
     comparison: Comparison | None,
     unchecked: tuple[str, ...],
 ) -> SharedVerification:

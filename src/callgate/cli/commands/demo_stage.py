@@ -181,7 +181,7 @@ _CHOICES = {"y": "[y]es", "n": "[n]o"}
 _DENIALS = frozenset({"n", "no", ""})
 
 
-class Question(Lines):
+class QuestionLines(Lines):
     """A question on a screen, indented; the lines of a diff are coloured."""
 
     def __init__(self, lines: Collection[str], paint: Paint) -> None:
@@ -228,7 +228,7 @@ class Approver:
     async def _choose(self, lines: Collection[str]) -> Answer:
         if self._tty is not None and not self._yes:
             return await self._ask(self._tty, lines)
-        document = Question(lines, paint_for(sys.stdout))
+        document = QuestionLines(lines, paint_for(sys.stdout))
         print("\n".join(document.rows(columns(_WIDE))), flush=True)
         if self._yes:
             return Answer(decision=Outcome.ALLOW, by=BY_YES)
@@ -237,7 +237,7 @@ class Approver:
 
     async def _ask(self, tty: Tty, lines: Collection[str]) -> Answer:
         async with tty.asking():
-            dialog = Dialog(tty, Question(lines, paint_for(sys.stdout)))
+            dialog = Dialog(tty, QuestionLines(lines, paint_for(sys.stdout)))
             while True:
                 word = await dialog.choose(_CHOICES, {"y"}, f"{_INDENT}Allow this edit?")
                 if word == "y":

@@ -51,7 +51,7 @@ class Facts(NamedTuple):
     """False if the settings switch it off."""
 
 
-class Verdict(NamedTuple):
+class DoctorAnswer(NamedTuple):
     question: str
     answer: str
     level: Level
@@ -60,7 +60,7 @@ class Verdict(NamedTuple):
     """The checks that it depends on."""
 
 
-class Question(NamedTuple):
+class DoctorQuestion(NamedTuple):
     text: str
     checks: tuple[str, ...]
     answer: Callable[[Findings, Facts], str]
@@ -90,7 +90,7 @@ def facts_of(home: Home, workspace: str, *, has_sandbox: bool) -> Facts:
     )
 
 
-def verdicts(findings: Findings, facts: Facts) -> list[Verdict]:
+def verdicts(findings: Findings, facts: Facts) -> list[DoctorAnswer]:
     """Return the verdicts in the order of `QUESTIONS`. Pure.
 
     A question whose checks all belong to removed features is left out.
@@ -102,7 +102,7 @@ def verdicts(findings: Findings, facts: Facts) -> list[Verdict]:
     ]
 
 
-def _verdict(question: Question, findings: Findings, facts: Facts) -> Verdict:
+def _verdict(question: DoctorQuestion, findings: Findings, facts: Facts) -> DoctorAnswer:
     known = [findings[name] for name in question.checks if name in findings]
     problems = [each for each in known if each.level is not Level.OK]
     problems += question.advice(findings, facts)
@@ -111,7 +111,7 @@ def _verdict(question: Question, findings: Findings, facts: Facts) -> Verdict:
     shown = [each for each in problems if each.text != answer or each.fix is not None]
     if question.checks != _SETTINGS:  # wrong settings fail several checks, and are reported once
         shown = [each for each in shown if each.text != findings["settings"].text]
-    return Verdict(question.text, answer, level, tuple(shown), question.checks)
+    return DoctorAnswer(question.text, answer, level, tuple(shown), question.checks)
 
 
 def _sandbox(findings: Findings, facts: Facts) -> str:
@@ -192,17 +192,17 @@ def _machine(findings: Findings, facts: Facts) -> str:
 _SETTINGS = ("home", "settings", "workspace", "trust", "shared")
 _MACHINE = ("python", "platform", "wall")
 
-QUESTIONS: tuple[Question, ...] = (
-    Question("Commands are sandboxed", ("sandbox",), _sandbox),
-    Question("Approvals reach you", (), _approvals, _no_approvals),
-    Question("Agents are protected", ("hooks",), _agents, _agent_advice),
-    Question("Audit log", ("audit",), _audit),
-    Question("Settings are valid", _SETTINGS, _settings),
-    Question("Tools", ("tools", "hosts", "servers"), _tools),
-    Question("Model", ("models",), _text_of("models")),
-    Question("An instance runs", ("instance",), _instance),
-    Question("Storage", ("store", "space"), _text_of("space")),
-    Question("This machine is supported", _MACHINE, _machine),
+QUESTIONS: tuple[DoctorQuestion, ...] = (
+    DoctorQuestion("Commands are sandboxed", ("sandbox",), _sandbox),
+    DoctorQuestion("Approvals reach you", (), _approvals, _no_approvals),
+    DoctorQuestion("Agents are protected", ("hooks",), _agents, _agent_advice),
+    DoctorQuestion("Audit log", ("audit",), _audit),
+    DoctorQuestion("Settings are valid", _SETTINGS, _settings),
+    DoctorQuestion("Tools", ("tools", "hosts", "servers"), _tools),
+    DoctorQuestion("Model", ("models",), _text_of("models")),
+    DoctorQuestion("An instance runs", ("instance",), _instance),
+    DoctorQuestion("Storage", ("store", "space"), _text_of("space")),
+    DoctorQuestion("This machine is supported", _MACHINE, _machine),
 )
 
 
@@ -250,12 +250,12 @@ def doctor(options: Namespace) -> int:
     return OK if healthy else FAILED
 
 
-def _as_json(verdict: Verdict) -> dict[str, Any]:
+def _as_json(verdict: DoctorAnswer) -> dict[str, Any]:
     problems = [each._asdict() for each in verdict.problems]
     return {**verdict._asdict(), "problems": problems}
 
 
-def _show_verdict(verdict: Verdict) -> None:
+def _show_verdict(verdict: DoctorAnswer) -> None:
     """Print the answer, then each problem, and on a separate row the command that fixes it."""
     colour = None if verdict.level is Level.OK else _COLOURS[verdict.level]
     print_field(f"{verdict.question}: ", f"{verdict.answer}.", label_colour=colour)

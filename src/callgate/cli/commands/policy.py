@@ -37,7 +37,7 @@ from callgate.dispatch.sites.here import Here
 from callgate.dispatch.subjects import Subject, question
 from callgate.feature import port
 from callgate.instance.wiring.runtime import Wired
-from callgate.policy.commands import Verdict, judge, read_command
+from callgate.policy.commands import RulesVerdict, judge, read_command
 from callgate.policy.decisions import Decision, Reason
 from callgate.policy.opinions import applies
 from callgate.policy.provenance.sources import lines_for_person
@@ -316,7 +316,7 @@ def _command_verdicts(wired: Wired, call: ToolCall, subject: Subject) -> list[Co
     return verdicts
 
 
-def _command_verdict(verdict: Verdict, rules: list[Rule]) -> CommandVerdict:
+def _command_verdict(verdict: RulesVerdict, rules: list[Rule]) -> CommandVerdict:
     text, why = verdict.segment.text, verdict.reason or None
     if verdict.rule is None:
         return CommandVerdict(text, verdict.outcome, why=why)

@@ -42,7 +42,7 @@ from callgate.core.ops import Fork, UpdateSession
 from callgate.core.stored import StoredSession
 from callgate.core.stores import Store
 from callgate.sessions.ordering import note_turn, read_in_order
-from callgate.sessions.pruning import Bounds, Plan, Pruning, Tally, paced
+from callgate.sessions.pruning import Bounds, Pruning, PruningPlan, Tally, paced
 from callgate.storage.sqlite.files import Location
 
 _COUNTED = 1_000
@@ -273,7 +273,7 @@ async def _prune(
     shrinks = (await store.usage()).shrinks
     if options.dry_run or not options.yes:
         with _progress(options, "searching old records,"):
-            plan = await Plan(store, bounds, home.artifacts, home.audit).make()
+            plan = await PruningPlan(store, bounds, home.artifacts, home.audit).make()
         if options.dry_run or plan.is_empty:
             return plan, shrinks
         await ask_to_delete([*plan.counts(), "bounds:", *bounds.each()])

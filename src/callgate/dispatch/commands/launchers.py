@@ -38,7 +38,7 @@ from callgate.dispatch.foreign_code import our_own
 from callgate.sandbox import machines, sight
 from callgate.sandbox.jails import Guarantee, Jail, is_below, with_masks
 from callgate.sandbox.leases import Leases
-from callgate.sandbox.plans import Backend, Bubblewrap, Plan, choose
+from callgate.sandbox.plans import Backend, Bubblewrap, SandboxPlan, choose
 from callgate.sandbox.processes.broker_client import (
     BrokeredProcess,
     BrokerLauncher,
@@ -107,7 +107,7 @@ class RuleLauncher:
         without: Callable[[Matches], Launcher],
         *,
         report: bool,
-        plan: Plan | None = None,
+        plan: SandboxPlan | None = None,
     ) -> None:
         """`without` returns the launcher of a jail without the matches. `report`: search again
         after the end, to report new matches. `plan`: the plan of a jail with the matches."""
@@ -180,7 +180,7 @@ class Launchers:
         return WarmLauncher(self.broker, self.zygotes, None)
 
     def jailed(
-        self, plan: Plan, backends: tuple[Backend, ...], home: str, *, searches: bool = True
+        self, plan: SandboxPlan, backends: tuple[Backend, ...], home: str, *, searches: bool = True
     ) -> Jailed:
         """Return a launcher of commands in a jail. `searches`: look for files that other programs
         execute later, after a command has ended."""
@@ -306,7 +306,7 @@ class Jailed:
     def __init__(
         self,
         launcher: BrokerLauncher,
-        plan: Plan,
+        plan: SandboxPlan,
         home: str,
         leases: Leases | None,
         *,

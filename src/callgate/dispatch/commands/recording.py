@@ -19,7 +19,7 @@ from callgate.core.commands import Command, CommandChanges, Exit, Launcher, OnOu
 from callgate.core.commands import Preimages as Stored
 from callgate.core.errors import ToolExecutionError
 from callgate.dispatch.commands.launchers import WrappedRunning
-from callgate.sandbox.plans import Plan
+from callgate.sandbox.plans import SandboxPlan
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.undo.command_changes import ChangeSet
 from callgate.workspace.undo.discarding import discard
@@ -35,7 +35,7 @@ _MOST_LISTED = 1_000
 def is_recorded(launcher: Launcher | None) -> bool:
     """Whether the commands of a launcher leave change sets."""
     plan = getattr(launcher, "plan", None)
-    return isinstance(plan, Plan) and plan.records_changes
+    return isinstance(plan, SandboxPlan) and plan.records_changes
 
 
 class RecordingLauncher:

@@ -26,10 +26,10 @@ from callgate.core.commands import (
     Approve,
     Command,
     Connection,
+    ConnectionVerdict,
     Launcher,
     OnOutput,
     Running,
-    Verdict,
 )
 from callgate.core.content import TextBlock
 from callgate.core.effects import SideEffects
@@ -131,9 +131,9 @@ class Connections:
         label = f"{call.tool}: {text}" if text else call.tool
         remotes = self._remotes_of(call.session)
 
-        async def approve(connection: Connection) -> Verdict:
+        async def approve(connection: Connection) -> ConnectionVerdict:
             if any(str(each) == connection.entry for each in named):
-                return Verdict()
+                return ConnectionVerdict()
             use = _use(text, connection, remotes)
             return await self._ask(connection, call, label, use)
 
@@ -153,7 +153,7 @@ class Connections:
         own_session = Session(workspace=session.workspace, mode=Mode.ASK)
         by_itself = ToolCall(tool=name, arguments={}, session=own_session)
 
-        async def approve(connection: Connection) -> Verdict:
+        async def approve(connection: Connection) -> ConnectionVerdict:
             served = next((each for each in self._calls() if _is_of(each, name)), by_itself)
             verdict = await self._ask(connection, served, name)
             return msgspec.structs.replace(verdict, once=True)
@@ -162,7 +162,7 @@ class Connections:
 
     async def _ask(
         self, connection: Connection, call: ToolCall, label: str, use: Mapping[str, str] = {}
-    ) -> Verdict:
+    ) -> ConnectionVerdict:
         result = await self._run(
             ToolCall(
                 tool=CONNECT_HOST,
@@ -182,9 +182,9 @@ class Connections:
             message = result.error.message
             if result.error.reason == "no_confirmer":
                 message += _advice(connection.entry)
-            return Verdict(refusal=message)
+            return ConnectionVerdict(refusal=message)
         value = result.value if isinstance(result.value, dict) else {}
-        return Verdict(once=value.get("scope") == Scope.ONCE)
+        return ConnectionVerdict(once=value.get("scope") == Scope.ONCE)
 
 
 class _Approving(msgspec.Struct, frozen=True):

@@ -107,7 +107,7 @@ class AcpOptions(NamedTuple):
     """Whether unstable parts of the protocol are enabled."""
 
 
-class Agent(Protocol):
+class EditorAgent(Protocol):
     """Answers a client after the greeting."""
 
     async def answer(self, method: str, params: Any, request: Request) -> Any:
@@ -120,7 +120,7 @@ class Agent(Protocol):
         """Stop every turn and release every session."""
 
 
-MakeAgent = Callable[[Peer, Initialize], Awaitable[Agent]]
+MakeAgent = Callable[[Peer, Initialize], Awaitable[EditorAgent]]
 
 
 class Client(Protocol):
@@ -180,7 +180,7 @@ class Served:
         self._options, self._make_agent = options, make_agent
         self.peer = Peer(write, self._answer, self._noted, on_gone=on_disconnect)
         self._client: Initialize | None = None
-        self._making: asyncio.Task[Agent] | None = None
+        self._making: asyncio.Task[EditorAgent] | None = None
 
     async def _answer(self, method: str, params: Any, request: Request) -> Any:
         if method == "initialize":
@@ -213,11 +213,11 @@ class Served:
         self._making = start_task(self._make(self._client))
         return answer
 
-    async def _make(self, client: Initialize) -> Agent:
+    async def _make(self, client: Initialize) -> EditorAgent:
         self.peer.flush()  # send the greeting's answer before anything is loaded
         return await self._make_agent(self.peer, client)
 
-    async def _agent(self, client: Initialize) -> Agent:
+    async def _agent(self, client: Initialize) -> EditorAgent:
         """Return the agent. Several requests may wait for it, and a cancelled one does not stop
         the others.
         """
@@ -225,7 +225,7 @@ class Served:
             self._making = start_task(self._make(client))
         return await asyncio.shield(self._making)
 
-    def _agent_if_open(self) -> Agent | None:
+    def _agent_if_open(self) -> EditorAgent | None:
         """Return the agent if it is ready."""
         making = self._making
         if making is None or not making.done() or making.cancelled() or making.exception():

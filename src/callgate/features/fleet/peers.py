@@ -33,7 +33,7 @@ from callgate.features.fleet.carrying import Carrier, Lost, Moved, Outgoing, Sil
 from callgate.features.fleet.deltas import DeltaStream, RemoteDeltas
 from callgate.features.fleet.directory import Server, Servers, connected_workers
 from callgate.features.fleet.placing import PooledCalls
-from callgate.features.web.contexts import BoundTo, Context, Operation, Peer, Peers, Request
+from callgate.features.web.contexts import BoundTo, Context, Operation, ParsedRequest, Peer, Peers
 from callgate.features.web.operations import while_connected
 from callgate.features.web.responses import HttpResponse, Problem, Streamed, moved
 from callgate.protocol.carried_requests import Carried
@@ -77,7 +77,7 @@ class FleetPeers(Peers):
     async def accept(self, header: str, method: str, target: str) -> Carried | None:
         return await self.servers.accept(header, method, target)
 
-    async def answer(self, operation: Operation, request: Request) -> Any:
+    async def answer(self, operation: Operation, request: ParsedRequest) -> Any:
         if operation.bound_to is None:
             return await operation.run(self.context, request)
         find_owner = _FINDERS[operation.bound_to]
@@ -102,7 +102,7 @@ class FleetPeers(Peers):
                     raise _unknown_outcome(server) from error
         raise _unreachable(server)
 
-    async def _answer_here(self, operation: Operation, request: Request) -> Any:
+    async def _answer_here(self, operation: Operation, request: ParsedRequest) -> Any:
         if not self.servers.is_announced:  # an owner must be reachable for others
             await self.servers.wait_announced()
         try:
@@ -116,7 +116,7 @@ class FleetPeers(Peers):
             raise Moved from None
 
     async def _carry(
-        self, server: Server, request: Request, method: str
+        self, server: Server, request: ParsedRequest, method: str
     ) -> HttpResponse | Streamed:
         """Forward a request to another server, as long as its client is connected."""
         outgoing = Outgoing(
@@ -148,7 +148,7 @@ class FleetPeers(Peers):
             return False
         return _is_cancelled(answer)
 
-    async def cancel_call(self, request: Request) -> bool:
+    async def cancel_call(self, request: ParsedRequest) -> bool:
         if request.carried:
             return False
 
@@ -252,16 +252,16 @@ class FleetPeers(Peers):
         return await self.servers.find(stored.owner)
 
 
-async def _of_session_in_path(peers: FleetPeers, request: Request) -> Server | None:
+async def _of_session_in_path(peers: FleetPeers, request: ParsedRequest) -> Server | None:
     return await peers.owner_of(request.path["id"])
 
 
-async def _of_session_in_body(peers: FleetPeers, request: Request) -> Server | None:
+async def _of_session_in_body(peers: FleetPeers, request: ParsedRequest) -> Server | None:
     id: str | None = request.body.session
     return None if id is None else await peers.owner_of(id)
 
 
-async def _of_pool_in_body(peers: FleetPeers, request: Request) -> Server | None:
+async def _of_pool_in_body(peers: FleetPeers, request: ParsedRequest) -> Server | None:
     given: str | None = request.body.pool
     if given is None:
         return None
@@ -269,11 +269,11 @@ async def _of_pool_in_body(peers: FleetPeers, request: Request) -> Server | None
     return await peers.server_with_worker(pool, name)
 
 
-async def _of_call_in_path(peers: FleetPeers, request: Request) -> Server | None:
+async def _of_call_in_path(peers: FleetPeers, request: ParsedRequest) -> Server | None:
     return await peers.owner_of_call(request.path["id"])
 
 
-async def _of_amended_call(peers: FleetPeers, request: Request) -> Server | None:
+async def _of_amended_call(peers: FleetPeers, request: ParsedRequest) -> Server | None:
     """Return the server of a call that an answer changes: only that server can check the new
     arguments.
     """
@@ -287,7 +287,7 @@ async def _of_amended_call(peers: FleetPeers, request: Request) -> Server | None
     return await peers.owner_of_call(question.call_id)
 
 
-_FINDERS: Mapping[BoundTo, Callable[[FleetPeers, Request], Awaitable[Server | None]]] = {
+_FINDERS: Mapping[BoundTo, Callable[[FleetPeers, ParsedRequest], Awaitable[Server | None]]] = {
     BoundTo.SESSION_IN_PATH: _of_session_in_path,
     BoundTo.SESSION_IN_BODY: _of_session_in_body,
     BoundTo.CALL_IN_PATH: _of_call_in_path,
@@ -296,7 +296,7 @@ _FINDERS: Mapping[BoundTo, Callable[[FleetPeers, Request], Awaitable[Server | No
 }
 
 
-async def _while_read(request: Request, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _while_read(request: ParsedRequest, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield the pieces of an answer until its client disconnects, and then tell the owner."""
     leaving = start_task(_wait_for_leave(request))
     try:
@@ -315,7 +315,7 @@ async def _while_read(request: Request, pieces: AsyncIterator[bytes]) -> AsyncIt
         leaving.cancel()
 
 
-async def _wait_for_leave(request: Request) -> None:
+async def _wait_for_leave(request: ParsedRequest) -> None:
     await request.disconnected()
 
 

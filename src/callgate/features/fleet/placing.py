@@ -53,7 +53,7 @@ from callgate.protocol.host_v1.workers import (
     WorkerContext,
 )
 from callgate.protocol.strict_json import Unsendable
-from callgate.sources.host_links import InvalidAnswer, Refused
+from callgate.sources.host_links import HostRefused, InvalidAnswer
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -190,7 +190,7 @@ class PooledCalls:
         for link in self.pools.serving(pool):
             try:
                 found = await link.value(ListChanges(session_id=session), list[str], _LOCATE_S)
-            except (WorkerLost, Refused, InvalidAnswer, TimeoutError):
+            except (WorkerLost, HostRefused, InvalidAnswer, TimeoutError):
                 continue
             if found:
                 return link, found
@@ -300,7 +300,7 @@ class PlacedCall:
             raise ToolExecutionError(problem, reason="unsendable") from None
         try:
             returned = await outcome
-        except Refused as refused:
+        except HostRefused as refused:
             raise values.to_error(refused.failure, trusted=True) from None
         except InvalidAnswer as error:
             raise self._invalid(link, error) from None
@@ -337,7 +337,7 @@ class PlacedCall:
     async def _value(self, link: WorkerLink, params: Any, type: Any, limit_s: float) -> Any:
         try:
             return await link.value(params, type, limit_s)
-        except Refused as refused:
+        except HostRefused as refused:
             raise values.to_error(refused.failure, trusted=True) from None
         except InvalidAnswer as error:
             raise self._invalid(link, error) from None

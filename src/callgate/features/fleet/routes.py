@@ -29,7 +29,7 @@ from callgate.features.fleet.deltas import DeltaStream
 from callgate.features.fleet.directory import WorkerEntry, connected_workers
 from callgate.features.fleet.peers import SETTLED, FleetPeers
 from callgate.features.fleet.pools import CannotJoin, WorkerIdentity, WorkerLink, WorkerPools
-from callgate.features.web.contexts import Context, Operation, Request, Routes
+from callgate.features.web.contexts import Context, Operation, ParsedRequest, Routes
 from callgate.features.web.frames import packed
 from callgate.features.web.guard import CONNECTION
 from callgate.features.web.responses import (
@@ -93,7 +93,7 @@ class Changed(Value, frozen=True, kw_only=True):
     changed: Literal[True] = True
 
 
-async def get_server(context: Context, request: Request) -> ServerState:
+async def get_server(context: Context, request: ParsedRequest) -> ServerState:
     servers = _peers(context).servers
     about = servers.about
     return ServerState(
@@ -109,7 +109,7 @@ async def get_server(context: Context, request: Request) -> ServerState:
     )
 
 
-async def list_servers(context: Context, request: Request) -> ServerList:
+async def list_servers(context: Context, request: ParsedRequest) -> ServerList:
     """List every live server, with its present state."""
     peers = _peers(context)
     this = listed(await get_server(context, request), 0.0, here=True)
@@ -117,18 +117,18 @@ async def list_servers(context: Context, request: Request) -> ServerList:
     return ServerList(servers=sorted([this, *others], key=lambda each: each.started_at))
 
 
-async def list_running(context: Context, request: Request) -> RunningCalls:
+async def list_running(context: Context, request: ParsedRequest) -> RunningCalls:
     query: CallsQuery = request.query
     return RunningCalls(calls=open_rows((), context.runtime.calls.in_flight(), query.session))
 
 
-async def get_settled(context: Context, request: Request) -> Settled:
+async def get_settled(context: Context, request: ParsedRequest) -> Settled:
     """Answer when all events of this server so far are in the store, for readers elsewhere."""
     await context.runtime.sessions.conversations.flush()
     return Settled()
 
 
-async def open_deltas(context: Context, request: Request) -> Streamed:
+async def open_deltas(context: Context, request: ParsedRequest) -> Streamed:
     """Stream unstored events of the sessions that clients of another server watch."""
     if not request.carried:
         raise forbidden("Only another server may read this.", "carried")
@@ -140,7 +140,7 @@ async def open_deltas(context: Context, request: Request) -> Streamed:
 
 
 async def _deltas(
-    streams: dict[str, DeltaStream], request: Request, id: str, stream: DeltaStream
+    streams: dict[str, DeltaStream], request: ParsedRequest, id: str, stream: DeltaStream
 ) -> AsyncIterator[bytes]:
     async def end_with_client() -> None:
         await request.disconnected()
@@ -156,7 +156,7 @@ async def _deltas(
         streams.pop(id, None)
 
 
-async def change_deltas(context: Context, request: Request) -> Changed:
+async def change_deltas(context: Context, request: ParsedRequest) -> Changed:
     body: DeltaFilter = request.body
     stream = _peers(context).delta_streams.get(request.path["id"])
     if stream is None or not request.carried:
@@ -165,7 +165,7 @@ async def change_deltas(context: Context, request: Request) -> Changed:
     return Changed()
 
 
-async def list_records(context: Context, request: Request) -> records.RecordPage:
+async def list_records(context: Context, request: ParsedRequest) -> records.RecordPage:
     query: RecordsQuery = request.query
     wanted = Filter(
         text=query.text,
@@ -286,7 +286,7 @@ class WorkerList(Value, frozen=True, kw_only=True):
     workers: list[Worker]
 
 
-async def list_workers(context: Context, request: Request) -> WorkerList:
+async def list_workers(context: Context, request: ParsedRequest) -> WorkerList:
     store = await context.runtime.sessions.store()
     peers = context.peers
     links = peers.workers.pools.links() if isinstance(peers, FleetPeers) else []

@@ -36,7 +36,7 @@ _REPORT_EVERY = 2_000
 _REMEMBERED = 50_000
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class DecisionChange(msgspec.Struct, frozen=True, kw_only=True):
     """Calls of one tool that get a different decision, all for the same reasons."""
 
     newest: Record
@@ -56,7 +56,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 class Backtest(msgspec.Struct, frozen=True, kw_only=True):
     since_ms: int
     same: int
-    changes: tuple[Change, ...]
+    changes: tuple[DecisionChange, ...]
     """Loosened ones first, then the most frequent."""
     undecidable: Mapping[Doubt, int]
     unjudged: int
@@ -132,7 +132,7 @@ def backtest(
             key = (record.tool, *(d.policy_reason + d.outcome for d in answer))
             groups.setdefault(key, [record, answer, 0])[2] += 1
     changes = [
-        Change(newest=newest, old=before, new=after, count=count)
+        DecisionChange(newest=newest, old=before, new=after, count=count)
         for newest, (before, after), count in groups.values()
     ]
     changes.sort(key=lambda each: (not each.loosened, -each.count, each.newest.tool))
@@ -303,7 +303,7 @@ def _answer(kind: _Kind, call: RecordedCall) -> Answer:
     return new if isinstance(new, Doubt) else (old, new)
 
 
-def _described(change: Change) -> dict[str, Any]:
+def _described(change: DecisionChange) -> dict[str, Any]:
     newest = change.newest
     return {
         "tool": newest.tool,

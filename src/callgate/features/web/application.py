@@ -24,8 +24,8 @@ from callgate.config.home import Home
 from callgate.core.errors import ToolErrorClass, ToolRegistrationError
 from callgate.core.tasks import start_task
 from callgate.feature import port
-from callgate.features.web.contexts import Context, Operation, Request, Routes
-from callgate.features.web.guard import STREAM, Guard
+from callgate.features.web.contexts import Context, Operation, ParsedRequest, Routes
+from callgate.features.web.guard import STREAM, AccessGuard
 from callgate.features.web.operations import Endpoint, describe
 from callgate.features.web.responses import (
     HttpResponse,
@@ -217,7 +217,7 @@ _RESOURCES: tuple[Operation, ...] = (
 )
 
 
-async def _get_description(context: Context, request: Request) -> msgspec.Raw:
+async def _get_description(context: Context, request: ParsedRequest) -> msgspec.Raw:
     return msgspec.Raw(encode(describe(OPERATIONS)))
 
 
@@ -257,7 +257,7 @@ def make_application(
 
     unlocked = [path for each in OPERATIONS if each.unlocked for path in each.paths]
     open_paths = [*unlocked, *files]
-    return Guard(inside, context, open_paths, _ADDED.sockets)
+    return AccessGuard(inside, context, open_paths, _ADDED.sockets)
 
 
 async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:

@@ -99,7 +99,7 @@ class Peers:
         """
         return None
 
-    async def answer(self, operation: Operation, request: Request) -> Any:
+    async def answer(self, operation: Operation, request: ParsedRequest) -> Any:
         """Answer a request here, or forward it to the server that owns its subject."""
         return await operation.run(self.context, request)
 
@@ -107,7 +107,7 @@ class Peers:
         """Ask the owner of a session to cancel its turn, or this turn; return whether it does."""
         return False
 
-    async def cancel_call(self, request: Request) -> bool:
+    async def cancel_call(self, request: ParsedRequest) -> bool:
         """Ask the other servers to cancel a call that is not stored; return whether one did."""
         return False
 
@@ -157,7 +157,7 @@ class Peers:
 Method = Literal["GET", "POST", "PATCH", "DELETE"]
 
 
-class Request(NamedTuple):
+class ParsedRequest(NamedTuple):
     """A parsed request."""
 
     path: Mapping[str, str]
@@ -186,7 +186,7 @@ class Operation(NamedTuple):
     method: Method
     path: str
     summary: str
-    run: Callable[[Context, Request], Awaitable[Any]]
+    run: Callable[[Context, ParsedRequest], Awaitable[Any]]
     answer: Any
     """The type of a successful answer."""
     query: type[msgspec.Struct] | None = None

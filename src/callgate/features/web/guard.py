@@ -4,8 +4,8 @@
        403           403              inside             or a server's signature: 401, or 503
                                                          if the credentials cannot be checked
 
-`Guard` is the outermost application, so no route can bypass it. Responses leave through it with
-the security headers (`responses`).
+`AccessGuard` is the outermost application, so no route can bypass it. Responses leave through it
+with the security headers (`responses`).
 
 `Unauthenticated` limits the connections that have not sent a token:
 
@@ -172,7 +172,7 @@ _log = logging.getLogger("callgate.http")
 _OWN_SITES = (b"same-origin", b"none")
 
 
-class Guard:
+class AccessGuard:
     def __init__(
         self,
         inside: ASGIApp,

@@ -23,7 +23,7 @@ from callgate.core.sessions import Client
 from callgate.core.stored import LOCAL
 from callgate.core.tasks import start_task
 from callgate.core.version import __version__
-from callgate.features.web.contexts import Context, Operation, Request
+from callgate.features.web.contexts import Context, Operation, ParsedRequest
 from callgate.features.web.guard import VISITOR, target_of
 from callgate.features.web.responses import (
     JSON,
@@ -53,7 +53,7 @@ DASHBOARD = "dashboard"
 MAX_BODY = 8 * 1024 * 1024
 
 
-async def read_request(operation: Operation, scope: Scope, receive: Receive) -> Request:
+async def read_request(operation: Operation, scope: Scope, receive: Receive) -> ParsedRequest:
     """Parse a request. Raises `Problem`."""
     if any(map(_is_unstorable, scope.get("path_params", {}).values())):
         raise not_found("name")
@@ -67,7 +67,7 @@ async def read_request(operation: Operation, scope: Scope, receive: Receive) -> 
     carried = None if visitor is None else visitor.carried
     if carried is not None:
         _ensure_carriable(operation, carried, raw)
-    return Request(
+    return ParsedRequest(
         path=scope.get("path_params", {}),
         query=query,
         body=_body(operation, raw),
@@ -246,7 +246,7 @@ class Endpoint:
 T = TypeVar("T")
 
 
-async def while_connected(request: Request, work: Awaitable[T]) -> T:
+async def while_connected(request: ParsedRequest, work: Awaitable[T]) -> T:
     """Await `work`, and cancel it if the client disconnects."""
     task = asyncio.current_task()
     assert task is not None

@@ -219,7 +219,7 @@ _OVERLOADED = encode(overloaded().body)
 class _Connection(H11Protocol):
     """HTTP connection with time limits for the head and the body of a request."""
 
-    def __init__(self, server: HttpServer, limits: Limits) -> None:
+    def __init__(self, server: HttpServer, limits: ConnectionLimits) -> None:
         self._connection_state: dict[str, Any] = {}
         super().__init__(server.config, server.state, self._connection_state)
         self._server = server
@@ -315,7 +315,7 @@ class _Connection(H11Protocol):
         self._timed_state = None
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of connections: seconds and numbers."""
 
     head_s: float = _HEAD_S
@@ -330,12 +330,12 @@ class HttpServer:
     def __init__(
         self,
         application: ASGIApp,
-        limits: Limits | None = None,
+        limits: ConnectionLimits | None = None,
         *,
         unfinished: Unfinished | None = None,
     ) -> None:
         """`unfinished`: the limit of partial requests, shared with other surfaces."""
-        self._limits = Limits() if limits is None else limits
+        self._limits = ConnectionLimits() if limits is None else limits
         self.unfinished = unfinished or Unfinished()
         self.unauthenticated = Unauthenticated(self._limits.unauthenticated, self._limits.head_s)
         self.config = uvicorn.Config(

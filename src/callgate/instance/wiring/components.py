@@ -25,7 +25,7 @@ from callgate.core.tasks import TaskSet
 from callgate.core.tools import Preview, ToolFactory
 from callgate.dispatch.call_files import CallFiles
 from callgate.dispatch.commands.sandboxes import Sandbox
-from callgate.dispatch.dispatcher import Limits, ToolDispatcher
+from callgate.dispatch.dispatcher import CallLimits, ToolDispatcher
 from callgate.dispatch.environments import Environments
 from callgate.dispatch.permission.asking import Confirmations
 from callgate.dispatch.permission.confirmations import Answer
@@ -106,7 +106,7 @@ def make_dispatcher(
         log=log,
         audit=audit,
         registry=registry,
-        limits=Limits(
+        limits=CallLimits(
             concurrency=limits.concurrency,
             max_timeout_s=limits.max_timeout_s,
             stop=StopLimits(grace_s=limits.cancel_grace_s, abandon_s=limits.abandon_s),

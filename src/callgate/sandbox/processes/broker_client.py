@@ -29,7 +29,7 @@ from callgate.sandbox.connector import Connector
 from callgate.sandbox.egress import Egress
 from callgate.sandbox.host_approvals import HostApprovals
 from callgate.sandbox.orders import Order
-from callgate.sandbox.plans import Command, Plan
+from callgate.sandbox.plans import Command, SandboxPlan
 from callgate.sandbox.processes import broker, connects, ordering, watch
 from callgate.sandbox.processes.outputs import OutputPipes
 
@@ -470,7 +470,7 @@ class BrokerLauncher:
     """Starts commands in the jail of a plan; without a plan, without a sandbox."""
 
     def __init__(
-        self, process: BrokerProcess, plan: Plan | None, *, bwrap: str | None = None
+        self, process: BrokerProcess, plan: SandboxPlan | None, *, bwrap: str | None = None
     ) -> None:
         self._process = process
         self._plan = plan
@@ -485,7 +485,7 @@ class BrokerLauncher:
         )
 
 
-def approvals_of(command: Command, plan: Plan | None) -> HostApprovals:
+def approvals_of(command: Command, plan: SandboxPlan | None) -> HostApprovals:
     """Return the hosts that a command may reach, with the approver for others."""
     hosts = () if plan is None else plan.jail.hosts
     return HostApprovals(hosts, command.approve)

@@ -23,7 +23,7 @@ from callgate.sandbox.orders import (
     ProtectedNames,
     Rules,
 )
-from callgate.sandbox.plans import Command, Plan, with_proxy
+from callgate.sandbox.plans import Command, SandboxPlan, with_proxy
 from callgate.sandbox.processes import local_services, performing, signals, write_attempts
 from callgate.sandbox.processes.command_marks import new_mark
 
@@ -43,7 +43,7 @@ _FAMILIES = {
 }
 
 
-def order(command: Command, plan: Plan | None, *, bwrap: str | None = None) -> Order:
+def order(command: Command, plan: SandboxPlan | None, *, bwrap: str | None = None) -> Order:
     """Return the order for the broker. Without a plan it has no restrictions.
 
     `bwrap` is the path of bubblewrap, for plans that use it. Raises `OSError` if the jail's paths
@@ -134,7 +134,7 @@ def _configure_git(order: Order, directory: str, text: str) -> None:
     env[b"GIT_CONFIG_COUNT"] = b"%d" % (int(count) + 1)
 
 
-def _preimages(command: Command, plan: Plan) -> Preimages | None:
+def _preimages(command: Command, plan: SandboxPlan) -> Preimages | None:
     """Return where to store the changes of a command; None if they are not stored."""
     wanted = command.preimages
     if wanted is None or not plan.records_changes:
@@ -164,7 +164,7 @@ def _modules() -> str:
     return os.path.dirname(os.path.dirname(os.path.abspath(cryptography.__file__)))
 
 
-def _listener(plan: Plan, *, records: bool) -> Listener | None:
+def _listener(plan: SandboxPlan, *, records: bool) -> Listener | None:
     """Return the listener for calls that change files or connect; None if none is needed."""
     jail = plan.jail
     names = jail.names if jail.writable else None
@@ -362,7 +362,7 @@ def limits(wanted: Limits, own_users: bool, *, lives_on: bool) -> list[tuple[int
     return [(kind, value) for kind, value in values.items() if value is not None]
 
 
-def most_output(command: Command, plan: Plan | None) -> int | None:
+def most_output(command: Command, plan: SandboxPlan | None) -> int | None:
     """Return the maximum output of a command in bytes. A host or server has no limit, because its
     lines are processed as they arrive."""
     return None if plan is None or command.stdin is not None else plan.jail.limits.output_bytes

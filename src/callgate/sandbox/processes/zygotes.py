@@ -27,7 +27,7 @@ from callgate.core.commands import OnOutput
 from callgate.core.version import PACKAGE_DIRECTORY
 from callgate.sandbox.host_approvals import HostApprovals
 from callgate.sandbox.orders import Order
-from callgate.sandbox.plans import Command, Plan
+from callgate.sandbox.plans import Command, SandboxPlan
 from callgate.sandbox.processes import ordering
 from callgate.sandbox.processes.broker_client import (
     BrokeredProcess,
@@ -212,7 +212,7 @@ class WarmLauncher(BrokerLauncher):
         self,
         process: BrokerProcess,
         zygotes: Zygotes,
-        plan: Plan | None,
+        plan: SandboxPlan | None,
         *,
         bwrap: str | None = None,
     ) -> None:

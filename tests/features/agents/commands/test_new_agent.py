@@ -39,7 +39,7 @@ def test_its_hook_is_installed_where_the_agent_reads_it_and_removed(person: Path
 def test_its_status_has_a_verdict_and_notes(person: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["hook", "install", "madeup"]) == 0
     found = checks.look(str(person / "gate"), "madeup", str(person), 65.0)
-    assert found.verdict is checks.Verdict.BLOCKED  # no instance runs
+    assert found.verdict is checks.ProtectionState.BLOCKED  # no instance runs
     capsys.readouterr()
     assert main(["hook", "status", "madeup"]) == 1
     printed = capsys.readouterr().out
@@ -48,7 +48,7 @@ def test_its_status_has_a_verdict_and_notes(person: Path, capsys: pytest.Capture
     (person / ".madeup").mkdir()
     (person / ".madeup/settings.json").write_text('{"disableAllHooks": true}')
     found = checks.look(str(person / "gate"), "madeup", str(person), 65.0)
-    assert found.verdict is checks.Verdict.EXPOSED
+    assert found.verdict is checks.ProtectionState.EXPOSED
 
 
 def test_its_events_are_read_and_answered() -> None:

@@ -137,9 +137,15 @@ def test_a_script_that_is_missing_blocks_and_one_that_differs_exposes() -> None:
     install("claude")
     script = Path(os.environ["CALLGATE_HOME"], "hooks/claude/hook")
     script.write_text("#!/bin/sh\nexit 0\n")
-    assert checks.look(os.environ["CALLGATE_HOME"], "claude", os.getcwd(), WAIT_S).verdict is checks.Verdict.EXPOSED
+    assert (
+        checks.look(os.environ["CALLGATE_HOME"], "claude", os.getcwd(), WAIT_S).verdict
+        is checks.ProtectionState.EXPOSED
+    )
     script.unlink()
-    assert checks.look(os.environ["CALLGATE_HOME"], "claude", os.getcwd(), WAIT_S).verdict is checks.Verdict.BLOCKED
+    assert (
+        checks.look(os.environ["CALLGATE_HOME"], "claude", os.getcwd(), WAIT_S).verdict
+        is checks.ProtectionState.BLOCKED
+    )
 
 
 APP_SERVER = """#!/usr/bin/env python3
@@ -183,10 +189,10 @@ def test_the_hook_of_one_agent_does_not_expose_another_that_reads_its_settings(p
     path = install("claude")
     (person / "project").mkdir()
     home, project = os.environ["CALLGATE_HOME"], str(person / "project")
-    assert checks.look(home, "copilot", project, WAIT_S).verdict is checks.Verdict.BLOCKED  # no instance
+    assert checks.look(home, "copilot", project, WAIT_S).verdict is checks.ProtectionState.BLOCKED  # no instance
     theirs = {"PreToolUse": [{"hooks": [{"type": "command", "command": "theirs"}]}]}
     path.write_text(json.dumps({"hooks": theirs}))
-    assert checks.look(home, "copilot", project, WAIT_S).verdict is checks.Verdict.EXPOSED
+    assert checks.look(home, "copilot", project, WAIT_S).verdict is checks.ProtectionState.EXPOSED
 
 
 def test_status_says_where_the_guard_does_not_know_the_conversation(person: Path) -> None:

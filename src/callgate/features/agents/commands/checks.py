@@ -44,18 +44,18 @@ class Problem(msgspec.Struct, frozen=True):
     """Whether the agent's calls are refused. Otherwise they may run without callgate."""
 
 
-class Verdict(StrEnum):
+class ProtectionState(StrEnum):
     PROTECTED = "protected"
     BLOCKED = "blocked"
     EXPOSED = "not_protected"
     ABSENT = "no_hook"
 
 
-_VERDICT_WORDS: Mapping[Verdict, str] = {
-    Verdict.PROTECTED: "protected",
-    Verdict.BLOCKED: "blocked: the hook refuses every call",
-    Verdict.EXPOSED: "NOT protected: calls may run without callgate",
-    Verdict.ABSENT: "not protected: no hook is installed",
+_VERDICT_WORDS: Mapping[ProtectionState, str] = {
+    ProtectionState.PROTECTED: "protected",
+    ProtectionState.BLOCKED: "blocked: the hook refuses every call",
+    ProtectionState.EXPOSED: "NOT protected: calls may run without callgate",
+    ProtectionState.ABSENT: "not protected: no hook is installed",
 }
 
 
@@ -73,16 +73,16 @@ class HookStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Why the guard does not know the conversation; empty if the hook reports it."""
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ProtectionState:
         if not self.installed:
-            return Verdict.ABSENT
+            return ProtectionState.ABSENT
         if any(not each.blocks for each in self.problems):
-            return Verdict.EXPOSED
-        return Verdict.BLOCKED if self.problems else Verdict.PROTECTED
+            return ProtectionState.EXPOSED
+        return ProtectionState.BLOCKED if self.problems else ProtectionState.PROTECTED
 
     @property
     def is_protected(self) -> bool:
-        return self.verdict is Verdict.PROTECTED
+        return self.verdict is ProtectionState.PROTECTED
 
     def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = msgspec.to_builtins(self)

@@ -64,7 +64,7 @@ from callgate.sandbox.plans import (
     CannotGuarantee,
     Landlock,
     Namespaces,
-    Plan,
+    SandboxPlan,
     Seccomp,
     choose,
 )
@@ -90,7 +90,7 @@ _GRACE_S = 5.0
 NOT_STARTED, NOT_FOUND = 126, 127
 
 
-class Refused(OSError):
+class StepRefused(OSError):
     """The system refused a step of the sandbox. The program was not started."""
 
     def __init__(self, step: str, number: int) -> None:
@@ -102,7 +102,7 @@ def run(order: Order) -> tuple[int, list[str]]:
     """Run the program of an order.
 
     Returns its exit code, or 128 plus the signal number, and the files that it was not allowed to
-    create. Raises `Refused`.
+    create. Raises `StepRefused`.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     streams = (os.dup(0), os.dup(1), os.dup(2))
@@ -117,7 +117,7 @@ def run(order: Order) -> tuple[int, list[str]]:
             os.close(descriptor)
         ours.close()
         theirs.close()
-        raise Refused("namespaces", error.errno or 0) from error
+        raise StepRefused("namespaces", error.errno or 0) from error
     if pid == 0:
         code = 1
         try:
@@ -179,7 +179,7 @@ def _wait(control: socket.socket) -> tuple[int, list[str]]:
             continue
         kind, first, second, *_ = MESSAGE.unpack(message)
         if kind == REFUSED:
-            raise Refused(STEPS[first] if first < len(STEPS) else "start", second)
+            raise StepRefused(STEPS[first] if first < len(STEPS) else "start", second)
         if kind == EXITED:
             code = os.waitstatus_to_exitcode(first)
             code = code if code >= 0 else 128 - code
@@ -305,8 +305,8 @@ def _run_at_terminal(
     try:
         try:
             return run(make_order(command, choose(jail, _expected(), jail.needs)))
-        except (CannotGuarantee, Refused) as error:
-            if isinstance(error, Refused) and error.step != "namespaces":
+        except (CannotGuarantee, StepRefused) as error:
+            if isinstance(error, StepRefused) and error.step != "namespaces":
                 raise
         from callgate.sandbox import machines  # lazy: where the first try fails  # noqa: PLC0415
 
@@ -315,13 +315,13 @@ def _run_at_terminal(
         plan = choose(jail, backends, require)
         _show_grades(plan)
         return run(make_order(command, plan, bwrap=bwrap))
-    except Refused as error:
+    except StepRefused as error:
         sys.stderr.write(f"callgate: nothing was run: {error.step}: {error.strerror}\n")
         is_missing = error.step == "exec"
         return (NOT_FOUND if is_missing else NOT_STARTED), []
 
 
-def _show_grades(plan: Plan) -> None:
+def _show_grades(plan: SandboxPlan) -> None:
     for line in plan.grades:
         sys.stderr.write(f"callgate: sandbox: {line}\n")
 

@@ -30,7 +30,7 @@ from callgate.core.commands import CONNECT_HOST, Command, Exit, Launcher, Stream
 from callgate.dispatch.commands.sandboxes import Sandbox
 from callgate.dispatch.permission.confirmations import Answer, Confirmation, Confirmer
 from callgate.sandbox.jails import Jail
-from callgate.sandbox.plans import Plan, choose
+from callgate.sandbox.plans import SandboxPlan, choose
 
 
 class Output:
@@ -73,7 +73,7 @@ class Output:
 
 async def run_with_hosts(
     around: Sandbox, jail: Jail, command: Command, options: Namespace, *, asks: bool
-) -> tuple[Plan, Exit]:
+) -> tuple[SandboxPlan, Exit]:
     """Run the program with access to the jail's hosts. `asks`: other hosts need approval."""
     await around.ready()
     plan = choose(jail, around.backends, around.surroundings.require)

@@ -44,7 +44,7 @@ class Launch(NamedTuple):
     """Returns the existing paths in a text that the agent's sandbox hides."""
 
 
-class Agent(Protocol):
+class ProxiedAgent(Protocol):
     """An agent for the proxy: a process that it started, or the successor in a proxy chain."""
 
     @property
@@ -76,18 +76,18 @@ class Agents(Protocol):
         ...
 
     def logged_in(self, params: Any) -> None: ...
-    async def at(self, location: AgentLocation) -> Agent: ...
-    def every(self) -> list[Agent]: ...
-    def usual(self) -> Agent:
+    async def at(self, location: AgentLocation) -> ProxiedAgent: ...
+    def every(self) -> list[ProxiedAgent]: ...
+    def usual(self) -> ProxiedAgent:
         """Return the agent for messages without a session. Raises `RpcError` if all have ended."""
         ...
 
     async def close(self) -> None: ...
 
 
-Answer = Callable[[Agent, str, Any, Request], Awaitable[Any]]
-Noted = Callable[[Agent, str, Any], None]
-Ended = Callable[[Agent], None]
+Answer = Callable[[ProxiedAgent, str, Any, Request], Awaitable[Any]]
+Noted = Callable[[ProxiedAgent, str, Any], None]
+Ended = Callable[[ProxiedAgent], None]
 
 
 class Handlers(NamedTuple):
@@ -144,7 +144,7 @@ _log = logging.getLogger("callgate.acp")
 
 
 class AgentProcess:
-    """Implements `Agent` with a process that the proxy started."""
+    """Implements `ProxiedAgent` with a process that the proxy started."""
 
     def __init__(self, location: AgentLocation, runs_in: str, handlers: Handlers) -> None:
         self.location, self.runs_in = location, runs_in
@@ -340,7 +340,7 @@ class AgentPool:
         """Store an accepted login, for processes that are started later."""
         self._login = params
 
-    async def at(self, location: AgentLocation) -> Agent:
+    async def at(self, location: AgentLocation) -> ProxiedAgent:
         async with self._starting:
             for known in (location, self._dependencies.first_location):
                 agent = self._agents.get(known)
@@ -356,10 +356,10 @@ class AgentPool:
                 await agent.request("authenticate", self._login)
             return agent
 
-    def every(self) -> list[Agent]:
+    def every(self) -> list[ProxiedAgent]:
         return [each for each in self._agents.values() if each.is_alive]
 
-    def usual(self) -> Agent:
+    def usual(self) -> ProxiedAgent:
         first = self._first
         if first is not None and first.is_alive:
             return first

@@ -33,11 +33,11 @@ from callgate.features.agents.hooks.events import HookEvent
 from callgate.features.agents.known import KNOWN
 from callgate.features.agents.proxy import messages
 from callgate.features.agents.proxy.agents import (
-    Agent,
     AgentLocation,
     Agents,
     Dependencies,
     Handlers,
+    ProxiedAgent,
 )
 from callgate.features.agents.proxy.messages import guarded
 from callgate.features.agents.proxy.runners import AGENT_TURN, AgentTurn
@@ -84,8 +84,8 @@ class Proxy:
         self._editor_name = "acp" if editor_name is None else f"acp {shown(editor_name, 40)}"
         self._name = dependencies.name
         self._agents = make_agents(Handlers(self._answer_agent, self._note_agent, self._ended))
-        self._sessions: dict[str, tuple[Agent, ProxiedSession]] = {}
-        self._opening: list[tuple[Agent, list[dict[str, Any]]]] = []
+        self._sessions: dict[str, tuple[ProxiedAgent, ProxiedSession]] = {}
+        self._opening: list[tuple[ProxiedAgent, list[dict[str, Any]]]] = []
         """Pending requests that open a session, each with the updates for unknown sessions."""
         self._tasks = TaskSet(_log, "the work of the proxy failed")
 
@@ -159,7 +159,7 @@ class Proxy:
         agent = await self._agents.at(location)
         session = await self._session(location, agent)
         known = session_id_of(params)
-        opening: tuple[Agent, list[dict[str, Any]]] = (agent, [])
+        opening: tuple[ProxiedAgent, list[dict[str, Any]]] = (agent, [])
         self._opening.append(opening)
         try:
             if known is not None and method != "session/fork":  # updates come before the answer
@@ -181,7 +181,7 @@ class Proxy:
                 session.updated(early)
         return answer
 
-    async def _session(self, location: AgentLocation, agent: Agent) -> ProxiedSession:
+    async def _session(self, location: AgentLocation, agent: ProxiedAgent) -> ProxiedSession:
         sessions = self._dependencies.sessions
         session = await sessions.open(
             location.workspace,
@@ -201,7 +201,7 @@ class Proxy:
             missing_is_empty=lenient,
         )
 
-    def _hold(self, id: str, agent: Agent, session: ProxiedSession) -> None:
+    def _hold(self, id: str, agent: ProxiedAgent, session: ProxiedSession) -> None:
         if self._is_held(id, session):
             return
         if id in self._sessions:
@@ -232,7 +232,7 @@ class Proxy:
             session.prompts -= 1
 
     async def _pass_prompt(
-        self, agent: Agent, session: ProxiedSession, params: Any, before: Before, began: int
+        self, agent: ProxiedAgent, session: ProxiedSession, params: Any, before: Before, began: int
     ) -> Any:
         try:
             return await agent.request("session/prompt", params)
@@ -244,7 +244,7 @@ class Proxy:
             session.turn_ended()
             self._tasks.start(self._report(session, before, began))
 
-    def _expect_end(self, agent: Agent, session: ProxiedSession) -> None:
+    def _expect_end(self, agent: ProxiedAgent, session: ProxiedSession) -> None:
         """Kill the agent if its turn does not end soon after a cancel."""
 
         def look() -> None:
@@ -298,7 +298,7 @@ class Proxy:
         if found is not None:
             await found[1].close()
 
-    def _agent_of(self, params: Any) -> Agent:
+    def _agent_of(self, params: Any) -> ProxiedAgent:
         id = session_id_of(params)
         found = self._sessions.get(id) if id is not None else None
         if found is not None:
@@ -307,7 +307,9 @@ class Proxy:
 
     # From the agent
 
-    async def _answer_agent(self, agent: Agent, method: str, params: Any, request: Request) -> Any:
+    async def _answer_agent(
+        self, agent: ProxiedAgent, method: str, params: Any, request: Request
+    ) -> Any:
         """Return the result of an agent's request. Raises `RpcError`."""
         handler = HANDLERS.get(method)
         if handler is None and not self._passes(method, is_request=True):
@@ -330,7 +332,7 @@ class Proxy:
             _log.exception("a question of the agent could not be processed")
             return CANCELLED
 
-    def _note_agent(self, agent: Agent, method: str, params: Any) -> None:
+    def _note_agent(self, agent: ProxiedAgent, method: str, params: Any) -> None:
         """Process a notification of the agent."""
         session = self._session_of(agent, params)
         if method == SESSION_UPDATE:
@@ -348,7 +350,7 @@ class Proxy:
             with suppress(Unsendable):
                 self._editor.notify(method, params)
 
-    def _early_update(self, agent: Agent, params: dict[str, Any]) -> None:
+    def _early_update(self, agent: ProxiedAgent, params: dict[str, Any]) -> None:
         """Store an update of a session whose opening request the agent has not answered yet."""
         opening = [updates for opener, updates in self._opening if opener is agent]
         if not opening:
@@ -361,13 +363,13 @@ class Proxy:
         extensions = self._dependencies.extensions
         return messages.passes_from_agent(method, extensions, is_request=is_request)
 
-    def _session_of(self, agent: Agent, params: Any) -> ProxiedSession | None:
+    def _session_of(self, agent: ProxiedAgent, params: Any) -> ProxiedSession | None:
         """Return the session of a message, if it belongs to this agent."""
         id = session_id_of(params)
         found = None if id is None else self._sessions.get(id)
         return found[1] if found is not None and found[0] is agent else None
 
-    def _ended(self, agent: Agent) -> None:
+    def _ended(self, agent: ProxiedAgent) -> None:
         """End the sessions of an agent that has ended."""
         for id, (owner, session) in list(self._sessions.items()):
             if owner is agent:

@@ -32,7 +32,7 @@ from callgate.features.agents.hooks.events import BadHookEvent, HookEvent, HookP
 from callgate.features.agents.hooks.listener import HookListener, bind_in
 from callgate.features.agents.hooks.prompts import Sender
 from callgate.features.agents.known import hook_directory, proxies_directory, token_file
-from callgate.features.agents.proxy.agents import Agent, AgentLocation, Handlers
+from callgate.features.agents.proxy.agents import AgentLocation, Handlers, ProxiedAgent
 from callgate.features.agents.proxy.messages import combined
 from callgate.features.agents.proxy.proxy import Proxy
 from callgate.features.agents.proxy.sessions import ProxiedSession
@@ -103,13 +103,13 @@ class Chain:
     def logged_in(self, params: Any) -> None:
         """Do nothing: there is no other agent to log in."""
 
-    async def at(self, location: AgentLocation) -> Agent:
+    async def at(self, location: AgentLocation) -> ProxiedAgent:
         return self._successor
 
-    def every(self) -> list[Agent]:
+    def every(self) -> list[ProxiedAgent]:
         return [self._successor]
 
-    def usual(self) -> Agent:
+    def usual(self) -> ProxiedAgent:
         return self._successor
 
     async def close(self) -> None:

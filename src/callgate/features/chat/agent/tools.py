@@ -176,7 +176,7 @@ _MODES = tuple(Mode)
 Tell = Callable[[str], None]
 
 
-class Agent(Protocol):
+class ParentAgent(Protocol):
     """The part of `agent.Agent` that sub-agents use."""
 
     async def turn(self, session: Session, prompt: str, screen: Screen, /) -> TurnEnd: ...
@@ -208,7 +208,7 @@ _chosen_mode: Any = Session.__dict__["mode"]
 class _AtWork:
     """An agent that works in a session."""
 
-    def __init__(self, session: Session, agent: Agent, screen: Screen) -> None:
+    def __init__(self, session: Session, agent: ParentAgent, screen: Screen) -> None:
         self.session = session
         self.agent = agent
         self.screen = screen
@@ -228,7 +228,7 @@ class Subagents:
         self._at_work: dict[str, _AtWork] = {}
 
     @contextmanager
-    def at_work(self, session: Session, agent: Agent, screen: Screen) -> Iterator[None]:
+    def at_work(self, session: Session, agent: ParentAgent, screen: Screen) -> Iterator[None]:
         """Register the agent and the screen of a session's turn within the context."""
         self._at_work[session.id] = _AtWork(session, agent, screen)
         try:
@@ -240,7 +240,7 @@ class Subagents:
         """Return why a session lacks the tools that need an agent; None if it has them."""
         return None if session.id in self._at_work else _NO_AGENT
 
-    def of(self, session_id: str) -> tuple[Session, Agent]:
+    def of(self, session_id: str) -> tuple[Session, ParentAgent]:
         """Return the session and its agent. Raises `ToolExecutionError` if there is none."""
         found = self._at_work.get(session_id)
         if found is None:
@@ -253,7 +253,7 @@ class Subagents:
         return Usage() if found is None else found.delegated
 
     async def run(
-        self, agent: Agent, worker: WorkerSession, task: str, tell: Tell = lambda step: None
+        self, agent: ParentAgent, worker: WorkerSession, task: str, tell: Tell = lambda step: None
     ) -> TurnEnd:
         """Run a task in a sub-agent's session. Report each step to `tell`.
 

@@ -52,9 +52,9 @@ from callgate.features.fleet.directory import (
 )
 from callgate.features.fleet.worker.calls import WorkerCalls
 from callgate.features.fleet.worker.connection import (
-    Refused,
     WorkerConfig,
     WorkerConnection,
+    WorkerRefused,
     new_process_name,
 )
 from callgate.features.fleet.worker.service import (
@@ -87,7 +87,7 @@ def worker(options: Namespace) -> int:
     try:
         asyncio.run(_run(servers, config, calls, ready))
     except BaseExceptionGroup as group:  # an exception raised in `except*` is wrapped again
-        refused = [each for each in _leaves(group) if isinstance(each, Refused)]
+        refused = [each for each in _leaves(group) if isinstance(each, WorkerRefused)]
         if not refused:
             raise
         raise CliError(
@@ -110,8 +110,8 @@ async def _run(
     calls: WorkerCalls,
     ready: Callable[[], None],
 ) -> None:
-    """Serve until a signal arrives. Raises a group of `Refused`. `ready` is called after the first
-    connection.
+    """Serve until a signal arrives. Raises a group of `WorkerRefused`. `ready` is called after the
+    first connection.
     """
     stopped, loop, process = asyncio.Event(), asyncio.get_running_loop(), new_process_name()
     for each in _SIGNALS:

@@ -41,7 +41,7 @@ from callgate.dispatch.command_paths import CommandRules
 from callgate.dispatch.commands.sandboxes import Sandbox
 from callgate.dispatch.environments import CallContext, Environments
 from callgate.dispatch.execute import Stopped, execute
-from callgate.dispatch.plans import Plan, Plans
+from callgate.dispatch.plans import CallPlan, Plans
 from callgate.dispatch.previews import preview_call
 from callgate.dispatch.running import Running, RunningCall, Stop, StopLimits
 from callgate.dispatch.sites.examine import Consultations, examine
@@ -203,7 +203,7 @@ class WorkerCalls:
             self.running.remove(running)
 
     async def _execute(
-        self, running: RunningCall, plan: Plan, subject: Subject, report: Report
+        self, running: RunningCall, plan: CallPlan, subject: Subject, report: Report
     ) -> ToolOutput:
         call = running.call
         launcher = self._here.launcher(call, subject)
@@ -216,7 +216,7 @@ class WorkerCalls:
         await context.artifacts_synced()
         return output
 
-    async def _subject(self, call: ToolCall) -> tuple[Plan, Subject]:
+    async def _subject(self, call: ToolCall) -> tuple[CallPlan, Subject]:
         """Return the plan and subject of a call. Raises a `ToolError` if the server or this
         machine denies it.
         """
@@ -224,7 +224,7 @@ class WorkerCalls:
         _ensure_allowed(decision)
         return plan, subject
 
-    async def _judged(self, call: ToolCall) -> tuple[Plan, Subject, Decision]:
+    async def _judged(self, call: ToolCall) -> tuple[CallPlan, Subject, Decision]:
         plan = self._plans.find(call)
         subject, found = Subject(plan.tool, plan.validate(call.arguments)), Findings()
         await self._here.prepare(call, subject)

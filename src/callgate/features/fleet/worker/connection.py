@@ -2,7 +2,7 @@
 
     dial ---accepted---> served ---lost---> its calls are ended ---> wait a little ---> dial
       |                     |
-      +-- final refusal ----+-- replaced, or its token revoked: `Refused`, no retry
+      +-- final refusal ----+-- replaced, or its token revoked: `WorkerRefused`, no retry
 
 Messages to a suspended process do not count, because the server has already dropped its
 connection. A worker that notices such a gap drops the connection before it starts a call.
@@ -55,7 +55,7 @@ _FINAL_CODES = {
 Say = Callable[[str], None]
 
 
-class Refused(Exception):
+class WorkerRefused(Exception):
     """The server refuses this worker, with the reason as text. A retry would fail, too."""
 
 
@@ -96,7 +96,7 @@ class WorkerConnection:
         self._wait_s = _FIRST_WAIT_S
 
     async def run(self, process: str) -> None:
-        """Serve until cancelled. Raises `Refused`."""
+        """Serve until cancelled. Raises `WorkerRefused`."""
         while True:
             try:
                 async with self._dial(process) as websocket:
@@ -104,7 +104,7 @@ class WorkerConnection:
             except InvalidStatus as error:
                 problem = _status(error)
             except ssl.SSLCertVerificationError as error:
-                raise Refused(
+                raise WorkerRefused(
                     f"The certificate of {self._server.url} cannot be verified:"
                     f" {error.verify_message}. Pass its authority with --ca FILE."
                 ) from None
@@ -242,17 +242,17 @@ def new_process_name() -> str:
 def _closed(websocket: ClientConnection) -> str:
     code, reason = websocket.close_code, websocket.close_reason
     if code in _FINAL_CODES:
-        raise Refused(_FINAL_CODES[code])
+        raise WorkerRefused(_FINAL_CODES[code])
     return f"the connection ended ({reason or code})"
 
 
 def _status(error: InvalidStatus) -> str:
-    """Return the server's refusal. Raises `Refused` if it is final."""
+    """Return the server's refusal. Raises `WorkerRefused` if it is final."""
     response = error.response
     try:
         message = str(msgspec.json.decode(response.body or b"")["error"]["message"])
     except (KeyError, TypeError, ValueError, RecursionError):
         message = f"the server answered with status {response.status_code}"
     if response.status_code in _FINAL_STATUSES:
-        raise Refused(message)
+        raise WorkerRefused(message)
     return message

@@ -23,8 +23,8 @@ from callgate.features.mcp.client.server_requests import (
     Filled,
     Form,
     Logged,
-    Refused,
     Sample,
+    ServerRequestRefused,
     Turn,
     current,
 )
@@ -117,13 +117,16 @@ class Callbacks:
         """Return the call that a server's request belongs to.
 
         HTTP and the modern protocol versions identify it. Otherwise it is the last running call,
-        unless calls of several sessions are running. Raises `Refused` if it is ambiguous.
+        unless calls of several sessions are running. Raises `ServerRequestRefused`
+        if it is ambiguous.
         """
         calling = current.get()
         if calling is not None:
             return calling
         if len({each.context.session_id for each in self.calls}) != 1:
-            raise Refused("the request does not belong to a call of exactly one session")
+            raise ServerRequestRefused(
+                "the request does not belong to a call of exactly one session"
+            )
         return self.calls[-1]
 
     def note(self, message: IncomingMessage) -> None:
@@ -139,7 +142,7 @@ class Callbacks:
                 data = params.data
                 text = data if isinstance(data, str) else msgspec.json.encode(data).decode()
                 line = Logged(level=params.level, logger=params.logger, text=text[:LONGEST_LINE])
-                with contextlib.suppress(Refused):
+                with contextlib.suppress(ServerRequestRefused):
                     self._asks.logged(line, self._calling())
 
     async def list_roots(self, context: ClientRequestContext) -> types.ListRootsResult:
@@ -158,9 +161,9 @@ class Callbacks:
         )
         try:
             if form.url is not None and urlsplit(form.url).scheme not in ("http", "https"):
-                raise Refused("only http and https URLs are supported")
+                raise ServerRequestRefused("only http and https URLs are supported")
             filled: Filled = await self._asks.fill(self._server, form, self._calling())
-        except Refused as refused:
+        except ServerRequestRefused as refused:
             return types.ErrorData(code=types.INVALID_REQUEST, message=str(refused))
         return types.ElicitResult.model_validate(
             {"action": filled.action, "content": filled.content}
@@ -173,7 +176,7 @@ class Callbacks:
         try:
             sample = _read_sample(plain(params))
             sampled: asking.Sampled = await self._asks.sample(self._server, sample, self._calling())
-        except Refused as refused:
+        except ServerRequestRefused as refused:
             return types.ErrorData(code=-1, message=str(refused))
         return types.CreateMessageResult(
             role="assistant",
@@ -189,10 +192,10 @@ def _read_sample(params: dict[str, Any]) -> Sample:
         content = message["content"]
         for block in content if isinstance(content, list) else [content]:
             if block.get("type") != "text":
-                raise Refused("only text messages are supported")
+                raise ServerRequestRefused("only text messages are supported")
             turns.append(Turn(role=message["role"], text=block["text"]))
     if not turns or len(turns) > MOST_TURNS:
-        raise Refused(f"the number of messages must be 1 to {MOST_TURNS}")
+        raise ServerRequestRefused(f"the number of messages must be 1 to {MOST_TURNS}")
     return Sample(
         turns=tuple(turns),
         system=params.get("systemPrompt") or "",

@@ -74,7 +74,7 @@ Changed = Literal["resources", "prompts"]
 """A list of a server that has changed."""
 
 
-class Refused(Exception):
+class ServerRequestRefused(Exception):
     """The request is refused. The text is for the server."""
 
 
@@ -84,7 +84,7 @@ class Asks(Protocol):
     async def fill(self, server: str, form: Form, calling: Calling) -> Filled: ...
 
     async def sample(self, server: str, sample: Sample, calling: Calling) -> Sampled:
-        """Raises `Refused`."""
+        """Raises `ServerRequestRefused`."""
         ...
 
     def logged(self, line: Logged, calling: Calling) -> None:
@@ -265,7 +265,7 @@ class DispatchedAsks:
         }
         result = await self._ask(SAMPLE, arguments, calling)
         if not result.ok:
-            raise Refused("the user did not allow it, or the model did not answer")
+            raise ServerRequestRefused("the user did not allow it, or the model did not answer")
         return msgspec.convert(result.value, Sampled)
 
     def logged(self, line: Logged, calling: Calling) -> None:
@@ -278,7 +278,7 @@ class DispatchedAsks:
         """Run a call in the context of the call that it belongs to, independent of this task."""
         context = calling.context
         if not isinstance(context, CallContext):
-            raise Refused("no approver is available")
+            raise ServerRequestRefused("no approver is available")
         parent = context.call
         session = msgspec.structs.replace(parent.session, tags=parent.session.tags | {TAG})
         call = ToolCall(

@@ -29,9 +29,9 @@ from callgate.features.mcp.client.server_requests import (
     Filled,
     Form,
     Logged,
-    Refused,
     Sample,
     Sampled,
+    ServerRequestRefused,
 )
 from callgate.features.mcp.client.server_tools import McpTools, name_server
 from callgate.features.mcp.client.servers import ServerLocation
@@ -168,7 +168,7 @@ class ClientAsks:
         if not isinstance(result, types.CreateMessageResult) or not isinstance(
             content, types.TextContent
         ):
-            raise Refused("the client's model returned no text")
+            raise ServerRequestRefused("the client's model returned no text")
         return Sampled(text=content.text, model=result.model, stop=result.stop_reason or "endTurn")
 
     def logged(self, line: Logged, calling: Calling) -> None:
@@ -198,7 +198,7 @@ async def _ask(pending: PendingRequest[object], request: types.InputRequest) -> 
     try:
         return (await pending.ask({name: request}))[name]
     except (MCPError, ToolError) as error:
-        raise Refused(str(error)) from None
+        raise ServerRequestRefused(str(error)) from None
 
 
 def _request(server: str, form: Form) -> types.ElicitRequest:

@@ -34,7 +34,7 @@ from callgate.features.reporting.backtest_inputs import (
     settings_in_force,
     suggested_rules,
 )
-from callgate.features.reporting.backtests import Backtest, Change, backtest
+from callgate.features.reporting.backtests import Backtest, DecisionChange, backtest
 from callgate.features.reporting.narrow_rules import LeftOut, written
 from callgate.features.reporting.rejudging import Doubt
 from callgate.features.reporting.suggesting import Drop, Suggestion, Suggestions, Wanted
@@ -250,7 +250,7 @@ def _show_changes(found: Backtest, paint: Paint) -> None:
         _show_change(change)
 
 
-def _show_change(change: Change) -> None:
+def _show_change(change: DecisionChange) -> None:
     newest = change.newest
     word = Cell("loosened", "red") if change.loosened else Cell("stricter")
     times = f"{_calls(change.count)}{', the newest' if change.count > 1 else ''}"

@@ -25,7 +25,7 @@ from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.dispatch.foreign_code import watched
 from callgate.dispatch.permission.confirmations import Answer, Confirmation, Scope
 from callgate.dispatch.permission.questions import closed, read_question
-from callgate.features.web.contexts import BoundTo, Context, Operation, Request
+from callgate.features.web.contexts import BoundTo, Context, Operation, ParsedRequest
 from callgate.features.web.operations import DASHBOARD, while_connected
 from callgate.features.web.responses import Settled, conflict, forbidden, invalid, not_found
 from callgate.features.web.routes.values import Input, Result, Value, result_of
@@ -64,13 +64,13 @@ class Decided(Value, frozen=True, kw_only=True):
     applied: bool
 
 
-async def list_confirmations(context: Context, request: Request) -> ConfirmationList:
+async def list_confirmations(context: Context, request: ParsedRequest) -> ConfirmationList:
     query: ConfirmationQuery = request.query
     found = await context.runtime.permission.open_confirmations(query.session)
     return ConfirmationList(confirmations=found)
 
 
-async def answer_confirmation(context: Context, request: Request) -> Decided:
+async def answer_confirmation(context: Context, request: ParsedRequest) -> Decided:
     """Answer a question. The path may restrict it to the questions of a session and a turn."""
     id = request.path["request"]
     question = await _question(context, id)
@@ -115,7 +115,7 @@ def _decided(id: str, answer: Answer, *, applied: bool) -> Decided:
     )
 
 
-def approver(request: Request) -> str:
+def approver(request: ParsedRequest) -> str:
     """Return the name of the answering client for the audit log: the dashboard or a program."""
     return DASHBOARD if request.client.program == DASHBOARD else _BY
 
@@ -249,7 +249,7 @@ def register_save_rule(runtime: Runtime, home: Home, refresh: Callable[[], None]
     runtime.tools.register(lambda: SaveRule(home, refresh))
 
 
-async def save_new_rule(context: Context, request: Request) -> Result:
+async def save_new_rule(context: Context, request: ParsedRequest) -> Result:
     body: NewRule = request.body
     if not (request.browser and context.names.address.is_local):
         message = "Only a user logged in on this machine may save rules; others edit settings.toml."

@@ -22,7 +22,7 @@ from callgate.core.content import Label
 from callgate.core.errors import ToolError
 from callgate.core.sessions import Mode
 from callgate.dispatch.subjects import Subject as CallSubject
-from callgate.features.web.contexts import Context, Operation, Request
+from callgate.features.web.contexts import Context, Operation, ParsedRequest
 from callgate.features.web.responses import HttpResponse, bad_request, json_response
 from callgate.features.web.routes.values import Directory
 from callgate.policy.decisions import Decision
@@ -121,11 +121,11 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     access_evaluations_endpoint: str
 
 
-async def evaluate(context: Context, request: Request) -> HttpResponse:
+async def evaluate(context: Context, request: ParsedRequest) -> HttpResponse:
     return _answer(request, _evaluated(context, request.body))
 
 
-async def evaluate_all(context: Context, request: Request) -> HttpResponse:
+async def evaluate_all(context: Context, request: ParsedRequest) -> HttpResponse:
     body: Evaluations = request.body
     if len(body.evaluations) > MOST:
         raise bad_request(f"A request may have at most {MOST} evaluations.")
@@ -141,7 +141,7 @@ async def evaluate_all(context: Context, request: Request) -> HttpResponse:
     return _answer(request, AllEvaluated(evaluations=found))
 
 
-async def get_configuration(context: Context, request: Request) -> Configuration:
+async def get_configuration(context: Context, request: ParsedRequest) -> Configuration:
     base = context.names.public or context.names.servers_url
     return Configuration(
         policy_decision_point=base,
@@ -230,7 +230,7 @@ def _no(reason: str, sentence: str, outcome: Outcome | None = None) -> Evaluated
     return Evaluated(decision=False, context=about)
 
 
-def _answer(request: Request, value: Evaluated | AllEvaluated) -> HttpResponse:
+def _answer(request: ParsedRequest, value: Evaluated | AllEvaluated) -> HttpResponse:
     response = json_response(200, value)
     given = request.request_id
     if not given or len(given) > _LONGEST_ID or not (given.isascii() and given.isprintable()):

@@ -20,7 +20,7 @@ from callgate.core.stores import ConfirmationNotFound, Store
 from callgate.core.tasks import Backpressure, start_task
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
 from callgate.dispatch.permission.questions import closed, read_question
-from callgate.features.web.contexts import BoundTo, Context, Operation, Request
+from callgate.features.web.contexts import BoundTo, Context, Operation, ParsedRequest
 from callgate.features.web.frames import CallEvents
 from callgate.features.web.operations import while_connected
 from callgate.features.web.responses import Problem, Streamed, conflict, encode, not_found
@@ -82,7 +82,7 @@ class Cancelled(Value, frozen=True, kw_only=True):
     cancelled: bool
 
 
-async def run_call(context: Context, request: Request) -> Result | Streamed:
+async def run_call(context: Context, request: ParsedRequest) -> Result | Streamed:
     body: NewCall = request.body
     if len(context.runtime.calls.in_flight()) >= _MOST_AT_ONCE:
         message = "Too many calls are in flight; retry later."
@@ -118,14 +118,16 @@ def ensure_same(requested: str | None, workspace: str) -> None:
         raise conflict("The session has another workspace.", "workspace")
 
 
-async def _run(context: Context, request: Request, call: ToolCall) -> Any:
+async def _run(context: Context, request: ParsedRequest, call: ToolCall) -> Any:
     try:
         return await while_connected(request, context.runtime.calls.run_promptly(call))
     finally:
         context.sessions.let_go(call.session)
 
 
-async def _event_stream(context: Context, request: Request, call: ToolCall) -> AsyncIterator[bytes]:
+async def _event_stream(
+    context: Context, request: ParsedRequest, call: ToolCall
+) -> AsyncIterator[bytes]:
     """Yield the events and the result of a call as server-sent events."""
     backpressure = Backpressure()
     call = structs.replace(call, backpressure=backpressure)
@@ -145,7 +147,7 @@ async def _event_stream(context: Context, request: Request, call: ToolCall) -> A
         running.cancel()
 
 
-async def list_calls(context: Context, request: Request) -> CallList:
+async def list_calls(context: Context, request: ParsedRequest) -> CallList:
     query: CallQuery = request.query
     wanted = Filter(
         text=query.search,
@@ -180,7 +182,7 @@ def _matches(row: CallRow, query: CallQuery) -> bool:
     )
 
 
-async def get_call(context: Context, request: Request) -> CallDetail:
+async def get_call(context: Context, request: ParsedRequest) -> CallDetail:
     id = request.path["id"]
     await context.runtime.sessions.conversations.flush()
     store = await context.runtime.sessions.store()
@@ -231,7 +233,7 @@ async def _events(store: Store, session: str, id: str) -> list[Event]:
     return found
 
 
-async def cancel_call(context: Context, request: Request) -> Cancelled:
+async def cancel_call(context: Context, request: ParsedRequest) -> Cancelled:
     id = request.path["id"]
     if await context.runtime.calls.cancel_promptly(id):
         return Cancelled(cancelled=True)
@@ -293,7 +295,7 @@ class RecordList(Value, frozen=True, kw_only=True):
     before: str | None
 
 
-async def find_records(context: Context, request: Request) -> RecordList:
+async def find_records(context: Context, request: ParsedRequest) -> RecordList:
     query: AuditQuery = request.query
     wanted = Filter(
         text=query.text,

@@ -14,7 +14,7 @@ from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import ToolError
 from callgate.core.sessions import Session
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
-from callgate.features.web.contexts import BoundTo, Context, Operation, Request
+from callgate.features.web.contexts import BoundTo, Context, Operation, ParsedRequest
 from callgate.features.web.operations import while_connected
 from callgate.features.web.responses import not_found
 from callgate.features.web.routes.approvals import approver
@@ -46,14 +46,14 @@ class Range(Input, frozen=True, kw_only=True):
     """Compare to the end of this call; None: to the end of the session."""
 
 
-async def list_changes(context: Context, request: Request) -> Timeline:
+async def list_changes(context: Context, request: ParsedRequest) -> Timeline:
     id = request.path["id"]
     await (await context.runtime.sessions.store()).get_session(id)  # 404 for an unknown session
     calls = await _read(context, timelines.of_session, id)
     return Timeline(calls=calls)
 
 
-async def compare_session(context: Context, request: Request) -> ChangeSet:
+async def compare_session(context: Context, request: ParsedRequest) -> ChangeSet:
     query: Range = request.query
     id = request.path["id"]
     await (await context.runtime.sessions.store()).get_session(id)
@@ -66,7 +66,7 @@ async def compare_session(context: Context, request: Request) -> ChangeSet:
     return found
 
 
-async def diff_of_call(context: Context, request: Request) -> ChangeSet:
+async def diff_of_call(context: Context, request: ParsedRequest) -> ChangeSet:
     found = await _read(context, timelines.of_call, request.path["id"])
     if found is None:
         raise not_found("change")
@@ -141,7 +141,7 @@ def register_undo(runtime: Runtime, history: History) -> None:
     runtime.tools.register(partial(make, _LOOK, only_look=True))
 
 
-async def undo_call(context: Context, request: Request) -> Result:
+async def undo_call(context: Context, request: ParsedRequest) -> Result:
     body: UndoWhat = request.body
     id = request.path["id"]
     stored = await (await context.runtime.sessions.store()).get_session(id)

@@ -11,7 +11,7 @@ from msgspec import Meta
 from callgate.core.errors import ToolRegistrationError
 from callgate.core.sessions import Mode, Session
 from callgate.dispatch.tools.sources import AGENT_HOOKS
-from callgate.features.web.contexts import Context, Hosting, Operation, Request
+from callgate.features.web.contexts import Context, Hosting, Operation, ParsedRequest
 from callgate.features.web.responses import conflict, forbidden, not_found
 from callgate.features.web.routes import approvals, changes
 from callgate.features.web.routes.values import Input, Tool, Value, tool_of
@@ -42,12 +42,12 @@ class HostList(Value, frozen=True, kw_only=True):
     hosts: list[Host]
 
 
-async def list_hosts(context: Context, request: Request) -> HostList:
+async def list_hosts(context: Context, request: ParsedRequest) -> HostList:
     entries = [] if context.hosts is None else context.hosts.entries()
     return HostList(hosts=[_host(each) for each in entries])
 
 
-async def restart_host(context: Context, request: Request) -> Host:
+async def restart_host(context: Context, request: ParsedRequest) -> Host:
     try:
         return _host(await _hosts(context).renew(request.path["name"], forget=True))
     except KeyError:
@@ -72,7 +72,7 @@ class Approval(Input, frozen=True, kw_only=True):
     """Hash of the proposal that was shown."""
 
 
-async def read_log(context: Context, request: Request) -> Log:
+async def read_log(context: Context, request: ParsedRequest) -> Log:
     query: LogQuery = request.query
     try:
         path = _hosts(context).log_path(request.path["name"])
@@ -99,7 +99,7 @@ class MessageList(Value, frozen=True, kw_only=True):
     """The last messages, oldest first."""
 
 
-async def list_messages(context: Context, request: Request) -> MessageList:
+async def list_messages(context: Context, request: ParsedRequest) -> MessageList:
     try:
         read = _hosts(context).messages(request.path["name"])
     except KeyError:
@@ -108,19 +108,19 @@ async def list_messages(context: Context, request: Request) -> MessageList:
     return MessageList(messages=await asyncio.to_thread(read))
 
 
-def _ensure_login(request: Request, does: str) -> None:
+def _ensure_login(request: ParsedRequest, does: str) -> None:
     if not request.browser:
         raise forbidden(f"Only a user logged in to the dashboard may {does}.", "login")
 
 
-async def look_at_server(context: Context, request: Request) -> Proposal:
+async def look_at_server(context: Context, request: ParsedRequest) -> Proposal:
     try:
         return await _hosts(context).look(request.path["name"], context.served.workspaces[0])
     except KeyError:
         raise not_found("host") from None
 
 
-async def approve_server(context: Context, request: Request) -> Host:
+async def approve_server(context: Context, request: ParsedRequest) -> Host:
     body: Approval = request.body
     _ensure_login(request, "approve here; in a terminal use callgate mcp approve")
     try:
@@ -215,7 +215,7 @@ class ToolList(Value, frozen=True, kw_only=True):
     tools: list[Tool]
 
 
-async def list_tools(context: Context, request: Request) -> ToolList:
+async def list_tools(context: Context, request: ParsedRequest) -> ToolList:
     query: ToolQuery = request.query
     session = await _session(context, query.session)
     by_mode = "mode none runs no tool" if session.mode is Mode.NONE else None

@@ -18,7 +18,7 @@ from callgate.core.stores import StoreError
 from callgate.core.version import __version__
 from callgate.features.reporting.prometheus import MEDIA_TYPE, Labels, exposition, gauges
 from callgate.features.web.access import SHORT_S
-from callgate.features.web.contexts import OK, Context, Operation, Request
+from callgate.features.web.contexts import OK, Context, Operation, ParsedRequest
 from callgate.features.web.guard import cookie_name
 from callgate.features.web.responses import (
     HttpResponse,
@@ -82,18 +82,18 @@ class Rotated(Value, frozen=True, kw_only=True):
     rotated: Literal[True] = True
 
 
-async def get_health(context: Context, request: Request) -> Health:
+async def get_health(context: Context, request: ParsedRequest) -> Health:
     return Health(version=context.served.version)
 
 
-async def get_readiness(context: Context, request: Request) -> Ready:
+async def get_readiness(context: Context, request: ParsedRequest) -> Ready:
     checks = await context.readiness.checks()
     if any(found != OK for found in checks.values()):
         raise not_ready(checks)
     return Ready(checks=dict(checks))
 
 
-async def get_instance(context: Context, request: Request) -> Instance:
+async def get_instance(context: Context, request: ParsedRequest) -> Instance:
     served = context.served
     settings = context.runtime.permission.settings_state(served.workspaces[0])
     return Instance(
@@ -111,7 +111,7 @@ async def get_instance(context: Context, request: Request) -> Instance:
     )
 
 
-async def create_login(context: Context, request: Request) -> Login:
+async def create_login(context: Context, request: ParsedRequest) -> Login:
     code = context.access.new_code()
     return Login(
         url=f"{context.names.page_url}/login?code={code}", expires_at=time.time() + SHORT_S
@@ -141,7 +141,7 @@ _USED_LINK = """<!doctype html>
 """
 
 
-async def log_in(context: Context, request: Request) -> HttpResponse:
+async def log_in(context: Context, request: ParsedRequest) -> HttpResponse:
     query: Code = request.query
     cookie = await context.access.log_in(query.code)
     if cookie is None:
@@ -155,12 +155,12 @@ async def log_in(context: Context, request: Request) -> HttpResponse:
     return redirect("/", f"{name}={cookie}; HttpOnly; SameSite=Strict; Path=/{secure}")
 
 
-async def get_proof(context: Context, request: Request) -> Proof:
+async def get_proof(context: Context, request: ParsedRequest) -> Proof:
     query: Nonce = request.query
     return Proof(proof=context.access.proof(query.nonce, context.names.url))
 
 
-async def rotate_token(context: Context, request: Request) -> Rotated:
+async def rotate_token(context: Context, request: ParsedRequest) -> Rotated:
     await context.access.rotate()
     return Rotated()
 
@@ -212,7 +212,7 @@ _WAIT_S = 2.0
 """Time limit of the store, so that a scrape is never delayed longer."""
 
 
-async def get_metrics(context: Context, request: Request) -> HttpResponse:
+async def get_metrics(context: Context, request: ParsedRequest) -> HttpResponse:
     assert context.metrics is not None
     readable = 1.0
     try:

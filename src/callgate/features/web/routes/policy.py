@@ -31,7 +31,7 @@ from callgate.features.reporting.backtest_inputs import (
 )
 from callgate.features.reporting.backtests import Backtest, backtest
 from callgate.features.reporting.suggesting import Suggestion, Suggestions, Wanted
-from callgate.features.web.contexts import Context, Operation, Request
+from callgate.features.web.contexts import Context, Operation, ParsedRequest
 from callgate.features.web.responses import invalid
 from callgate.features.web.routes.calls import ensure_same
 from callgate.features.web.routes.values import Directory, Input, Moment, Value
@@ -69,7 +69,7 @@ class Explained(Value, frozen=True, kw_only=True):
     ends_before: ErrorInfo | None = None
 
 
-async def explain_call(context: Context, request: Request) -> Explained:
+async def explain_call(context: Context, request: ParsedRequest) -> Explained:
     body: Supposed = request.body
     session = await _session(context, body)
     if body.mode is not None:
@@ -160,7 +160,7 @@ class PolicyQuery(Input, frozen=True, kw_only=True):
     workspace: Directory | None = None
 
 
-async def get_policy(context: Context, request: Request) -> InForce:
+async def get_policy(context: Context, request: ParsedRequest) -> InForce:
     query: PolicyQuery = request.query
     session = context.sessions.fresh(query.workspace)
     book = context.runtime.permission.rules(session.workspace)
@@ -228,7 +228,7 @@ class Tested(Value, frozen=True, kw_only=True):
     unjudged: int
 
 
-async def backtest_policy(context: Context, request: Request) -> Tested:
+async def backtest_policy(context: Context, request: ParsedRequest) -> Tested:
     body: OtherSettings = request.body
     modes = await stored_modes(await context.runtime.sessions.store())
     try:
@@ -352,7 +352,7 @@ class Suggested(Value, frozen=True, kw_only=True):
     untried: int
 
 
-async def list_suggestions(context: Context, request: Request) -> Suggested:
+async def list_suggestions(context: Context, request: ParsedRequest) -> Suggested:
     query: SuggestionQuery = request.query
     modes = await stored_modes(await context.runtime.sessions.store())
     try:

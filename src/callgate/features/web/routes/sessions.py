@@ -15,7 +15,7 @@ from callgate.core.sessions import POOL_NAME, Mode, PoolWorkspace
 from callgate.core.stored import StoredSession
 from callgate.core.stores import Store
 from callgate.features.chat.live_sessions import MODES
-from callgate.features.web.contexts import BoundTo, Context, Operation, Request
+from callgate.features.web.contexts import BoundTo, Context, Operation, ParsedRequest
 from callgate.features.web.responses import conflict, forbidden, not_found
 from callgate.features.web.routes.values import (
     Directory,
@@ -86,7 +86,7 @@ class EventList(Value, frozen=True, kw_only=True):
     last: int
 
 
-async def list_sessions(context: Context, request: Request) -> SessionList:
+async def list_sessions(context: Context, request: ParsedRequest) -> SessionList:
     query: SessionQuery = request.query
     store = await context.runtime.sessions.store()
     labels = await context.peers.labels()
@@ -141,7 +141,7 @@ def _first(events: Sequence[Event], name: str) -> str | None:
     return None if value is None else str(value)
 
 
-async def open_session(context: Context, request: Request) -> Session:
+async def open_session(context: Context, request: ParsedRequest) -> Session:
     body: NewSession = request.body
     ensure_within(context, body.mode)
     workspace: str | None = body.workspace
@@ -180,7 +180,7 @@ def ensure_within(context: Context, mode: Mode | None) -> None:
         raise forbidden(f"This instance was started with mode {ceiling}.", "mode_ceiling")
 
 
-async def get_session(context: Context, request: Request) -> SessionDetail:
+async def get_session(context: Context, request: ParsedRequest) -> SessionDetail:
     id = request.path["id"]
     stored = await (await context.runtime.sessions.store()).get_session(id)
     server = (await context.peers.labels()).get(stored.owner or "")
@@ -191,7 +191,7 @@ async def get_session(context: Context, request: Request) -> SessionDetail:
     )
 
 
-async def change_session(context: Context, request: Request) -> Session:
+async def change_session(context: Context, request: ParsedRequest) -> Session:
     body: Changes = request.body
     id = request.path["id"]
     if isinstance(body.mode, Mode):
@@ -210,12 +210,12 @@ async def change_session(context: Context, request: Request) -> Session:
     return _session_of(context, stored, await context.peers.labels())
 
 
-async def close_session(context: Context, request: Request) -> Closed:
+async def close_session(context: Context, request: ParsedRequest) -> Closed:
     await context.sessions.close(request.path["id"])
     return Closed(closed=True)
 
 
-async def list_messages(context: Context, request: Request) -> MessageList:
+async def list_messages(context: Context, request: ParsedRequest) -> MessageList:
     id = request.path["id"]
     await context.peers.settle(id)
     store = await context.runtime.sessions.store()
@@ -225,7 +225,7 @@ async def list_messages(context: Context, request: Request) -> MessageList:
     return MessageList(messages=[msgspec.convert(each.body, Message) for each in found])
 
 
-async def list_events(context: Context, request: Request) -> EventList:
+async def list_events(context: Context, request: ParsedRequest) -> EventList:
     query: EventQuery = request.query
     id = request.path["id"]
     await context.peers.settle(id)
@@ -315,13 +315,13 @@ class Cancelling(Value, frozen=True, kw_only=True):
     """False if the turn had already ended."""
 
 
-async def begin_turn(context: Context, request: Request) -> Begun:
+async def begin_turn(context: Context, request: ParsedRequest) -> Begun:
     body: Prompt = request.body
     turn = await context.sessions.begin_turn(request.path["id"], body.prompt, body.model)
     return Begun(turn_id=turn)
 
 
-async def cancel_turn(context: Context, request: Request) -> Cancelling:
+async def cancel_turn(context: Context, request: ParsedRequest) -> Cancelling:
     id, turn = request.path["id"], request.path["turn"]
     await (await context.runtime.sessions.store()).get_session(id)  # 404 for an unknown session
     if not await context.sessions.knows_turn(id, turn):

@@ -19,7 +19,7 @@ from callgate.core.events import LLM_COMPLETED
 from callgate.core.stored import StoredSession
 from callgate.core.stores import Store
 from callgate.core.tasks import start_task
-from callgate.features.web.contexts import Context, Operation, Peer, Request
+from callgate.features.web.contexts import Context, Operation, ParsedRequest, Peer
 from callgate.features.web.routes import records, tallies
 from callgate.features.web.routes.tallies import ErrorGroup, Tally, ToolTally
 from callgate.features.web.routes.values import Input, Moment, Value
@@ -114,7 +114,7 @@ class Stats(Value, frozen=True, kw_only=True):
     """Servers that did not answer in time, so that their logs are not counted."""
 
 
-async def get_stats(context: Context, request: Request) -> Stats:
+async def get_stats(context: Context, request: ParsedRequest) -> Stats:
     query: StatsQuery = request.query
     now = time.time()
     since = now - _DAY_S if query.since is None else min(query.since, now)
@@ -162,7 +162,7 @@ async def _ask(context: Context, peer: Peer, target: str) -> Tally | None:
         return None  # another version
 
 
-async def count_own(context: Context, request: Request) -> Tally:
+async def count_own(context: Context, request: ParsedRequest) -> Tally:
     query: TallyQuery = request.query
     return await asyncio.to_thread(
         tallies.count_log, context.served.audit, query.since, query.span_s
