@@ -24,7 +24,6 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from callgate.core.sessions import Root
@@ -290,12 +289,7 @@ class Spot:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.fd != self.root.fd:
             os.close(self.fd)
 

@@ -21,7 +21,6 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable, Coroutine
-from types import TracebackType
 from typing import Any, Self
 
 from callgate.core.commands import CONNECT_HOST, GRACE_S, Command, Exit, OnOutput
@@ -152,12 +151,7 @@ class EditorTerminal:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._ended is None:  # the waiting task was cancelled
             self.stop()
         if self._killing is not None:

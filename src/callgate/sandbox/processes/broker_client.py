@@ -18,7 +18,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from callgate.core.commands import GRACE_S, Exit, LeftBehind, OnOutput, Stream
@@ -236,12 +235,7 @@ class BrokeredProcess:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self.stop():
             await self.wait()
 

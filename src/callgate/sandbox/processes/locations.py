@@ -19,8 +19,6 @@ from callgate.sandbox import kernel
 
 TYPE_CHECKING = False  # without `typing`, which is slow to load
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from callgate.sandbox.processes.supervisor import Call
 
 _AT_CWD = -100 & 0xFFFFFFFF
@@ -51,12 +49,7 @@ class Location:
     def __enter__(self) -> Location:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
