@@ -33,7 +33,7 @@ import httpx2
 
 from callgate.core.sessions import Mode, Session
 from callgate_catalogue.google.accounts import GoogleAccounts
-from callgate_catalogue.google.oauth import Client, Tokens
+from callgate_catalogue.google.oauth import OAuthClient, Tokens
 from callgate_catalogue.google.pack import GoogleTools
 from callgate_catalogue.settings import GoogleTable
 from tests.catalogue.google.desk import LETTER, MAIL
@@ -98,7 +98,7 @@ async def calls(rounds: int, count: int) -> dict[str, Any]:
                 expires_at=time.time() + 3600,
                 scopes=(f"{SCOPE}gmail.readonly",),
             )
-            accounts.put("default", tokens, Client(*google.client), read_only=True)
+            accounts.put("default", tokens, OAuthClient(*google.client), read_only=True)
             tools = GoogleTools(accounts, google.url)
             workspace = Path(base, "ws")
             workspace.mkdir()

@@ -28,7 +28,7 @@ from callgate.core.ops import PutEntry
 from callgate.core.stored import SharedEntry
 
 
-class Problem(msgspec.Struct, frozen=True):
+class LogProblem(msgspec.Struct, frozen=True):
     file: str
     line: int
     what: str
@@ -41,8 +41,8 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     records: int
     chains: int
     segments: int
-    problems: tuple[Problem, ...]
-    unreadable: tuple[Problem, ...]
+    problems: tuple[LogProblem, ...]
+    unreadable: tuple[LogProblem, ...]
     """Number of lines that are not records: traces of a crash if the chains are complete."""
     last_hash: str
     kept_from: int = 1
@@ -119,18 +119,18 @@ class _Check:
         self.records = 0
         self.ends: dict[str, tuple[int, str]] = {}
         """Number and hash of the last line of each chain so far."""
-        self.problems: list[Problem] = []
-        self.unreadable: list[Problem] = []
+        self.problems: list[LogProblem] = []
+        self.unreadable: list[LogProblem] = []
         self.last_hash = ""
         self._file = ""
         self._number = 0
         self._first_file = 0
         self._last_lines: dict[int, str] = {}
         """Last lines by file number."""
-        self._dropped_last: dict[int, tuple[str, Problem]] = {}
+        self._dropped_last: dict[int, tuple[str, LogProblem]] = {}
         """Last lines of deleted files, according to the records that name these files."""
         self.kept_from = 1
-        self._missing_files: list[tuple[int, Problem]] = []
+        self._missing_files: list[tuple[int, LogProblem]] = []
         self._here: set[str] = set()
         """Hashes of the lines of this file so far ..."""
         self._before: set[str] = set()
@@ -143,7 +143,7 @@ class _Check:
                 return False  # deleted, but left empty, so that its name preserves the number
             self._first_file = number
         if number > self._number + 1:
-            gap = Problem(segment, 0, f"files {self._number + 1} to {number - 1} are missing")
+            gap = LogProblem(segment, 0, f"files {self._number + 1} to {number - 1} are missing")
             self._missing_files.append((number, gap))
         self._file, self._number = segment, number
         self._before, self._here = self._here, set()
@@ -156,7 +156,7 @@ class _Check:
         if link is None:
             remainder = after_remains(raw)
             link = _read(remainder)
-            self.unreadable.append(Problem(self._file, number, "is not a record"))
+            self.unreadable.append(LogProblem(self._file, number, "is not a record"))
             self._here.add(line_hash(raw))
             if link is None:
                 return
@@ -165,7 +165,7 @@ class _Check:
         self.records += 1
         problem = self._broken(link)
         if problem is not None:
-            self.problems.append(Problem(self._file, number, problem))
+            self.problems.append(LogProblem(self._file, number, problem))
         self._is_signed |= bool(link.principal or link.dropped_files or link.signature)
         if link.kept_from:
             self._dropped(link, number)
@@ -183,10 +183,10 @@ class _Check:
         signatures = [drop_signature(key, *fields) for key in self._keys]
         if signatures and is_new and link.signature not in signatures:
             problem = "it says that files were dropped, without the signature of this log"
-            self.problems.append(Problem(self._file, number, problem))
+            self.problems.append(LogProblem(self._file, number, problem))
             return
         self.kept_from = max(self.kept_from, link.kept_from)
-        other = Problem(self._file, number, "the file that it says was dropped is another")
+        other = LogProblem(self._file, number, "the file that it says was dropped is another")
         self._dropped_last[link.kept_from - 1] = link.dropped_last, other
 
     def finish(self) -> None:
@@ -200,7 +200,7 @@ class _Check:
     def _differs(self, link: _Link, number: int) -> None:
         if self._expected[link.chain][0] == link.n:
             problem = f"record {link.n} of its chain is another than the store knows"
-            self.problems.append(Problem(self._file, number, problem))
+            self.problems.append(LogProblem(self._file, number, problem))
 
     def find_cut(self, path: str) -> None:
         """Report chains that lost lines at their end."""
@@ -208,7 +208,7 @@ class _Check:
             last = self.ends.get(chain, (n, ""))[0]
             if last < n:
                 problem = f"chain {chain} ends with record {last}, and the store knows {n}"
-                self.problems.append(Problem(path, 0, problem))
+                self.problems.append(LogProblem(path, 0, problem))
 
     def _broken(self, link: _Link) -> str | None:
         known = self.ends.get(link.chain)
@@ -271,7 +271,7 @@ class LogsVerdict(msgspec.Struct, frozen=True):
     """The results for several logs."""
 
     logs: Sequence[Verification]
-    missing: tuple[Problem, ...]
+    missing: tuple[LogProblem, ...]
     """Chains that are in none of the logs."""
 
 
@@ -310,5 +310,5 @@ def verify_logs(
         problem = (
             f"no file has chain {chain} of home {head.home}; the store knows {head.n} lines of it"
         )
-        missing.append(Problem(path, 0, problem))
+        missing.append(LogProblem(path, 0, problem))
     return LogsVerdict(found, tuple(missing))

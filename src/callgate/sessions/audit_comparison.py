@@ -25,7 +25,7 @@ import msgspec
 from callgate.audit.journals import chains_ahead
 from callgate.audit.reading import records_in, time_of
 from callgate.audit.records import CallRecord, all_segments, number_of, open_segments
-from callgate.audit.verify import Problem
+from callgate.audit.verify import LogProblem
 from callgate.core.events import EVENTS_PRUNED, TERMINAL, Event
 from callgate.core.stored import StoredSession
 from callgate.core.stores import SessionNotFound, Store
@@ -45,7 +45,7 @@ _OTHERWISE = "ended otherwise in the store"
 class Comparison(msgspec.Struct, frozen=True):
     calls: int
     """Number of calls in the store that have ended."""
-    problems: tuple[Problem, ...]
+    problems: tuple[LogProblem, ...]
 
 
 class _Line(NamedTuple):
@@ -53,8 +53,8 @@ class _Line(NamedTuple):
     number: int
     record: CallRecord
 
-    def problem(self, message: str) -> Problem:
-        return Problem(self.file, self.number, f"call {self.record.call_id} {message}")
+    def problem(self, message: str) -> LogProblem:
+        return LogProblem(self.file, self.number, f"call {self.record.call_id} {message}")
 
 
 async def compare(
@@ -101,7 +101,7 @@ class _Comparison:
         """Random, so that no client can choose ids with equal hashes."""
         self.ends: dict[int, int] = {}
         """Keys are hashes of calls; values have the hash of the line's id, and the lines found."""
-        self.problems: list[Problem] = []
+        self.problems: list[LogProblem] = []
         self._sessions: set[int] = set()
         self._forks: dict[str, float] = {}
         """Creation times of forks: older events are copies."""
@@ -161,7 +161,7 @@ class _Comparison:
         """Report the lines that contradicted the store and were dropped from the logs since."""
         for line in sorted(self._noted):
             message = f"line {line}, which was dropped, told another end than the store"
-            self.problems.append(Problem(self._path, 0, message))
+            self.problems.append(LogProblem(self._path, 0, message))
 
     async def find_missing(self) -> None:
         """Look up ends without a line by their ids."""
@@ -172,7 +172,7 @@ class _Comparison:
             end = self.ends.get(self._hash(call), _HAS_LINE)
             if not end & _HAS_LINE and call not in self._owed and event.timestamp >= oldest:
                 message = f"call {call} of {event.session_id} has no line"
-                self.problems.append(Problem(self._path, 0, message))
+                self.problems.append(LogProblem(self._path, 0, message))
                 if len(self.problems) >= MOST:
                     return
 
@@ -258,7 +258,7 @@ class _Comparison:
             if hash in self.ends:
                 if event.session_id not in self._forks:  # else a copy: clocks may be set back
                     message = f"call {call} has two ends in the store"
-                    self.problems.append(Problem(self._path, 0, message))
+                    self.problems.append(LogProblem(self._path, 0, message))
                 continue
             self.ends[hash] = self._hash(f"audit_{event.id}") << 2
         return after

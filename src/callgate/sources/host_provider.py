@@ -26,7 +26,7 @@ from callgate.sources.host_tools import HostedTool, definition_of
 from callgate.sources.hosts import Host, HostSettings
 from callgate.sources.lifecycle import Health
 from callgate.sources.logs import QUARANTINED, LifeLog
-from callgate.sources.pins import LARGEST, Changes, Pinned, Pins, compare, fingerprint
+from callgate.sources.pins import LARGEST, PinChanges, Pinned, Pins, compare, fingerprint
 from callgate.sources.providers import ProvidedTools, ProviderKind, Providers, few
 
 
@@ -137,7 +137,7 @@ class HostProvider:
             if any(fingerprints.get(tool) != known[tool] for fingerprints in running)
         }
 
-    def compare(self, before: Pinned | None, after: Pinned) -> Changes:
+    def compare(self, before: Pinned | None, after: Pinned) -> PinChanges:
         return compare(self.name, before, after)
 
 
@@ -289,7 +289,7 @@ class HostedTools(ProvidedTools[Host]):
                 notices += [] if left_out is None else [f"host {name}: {left_out}"]
         return notices
 
-    async def relearn(self, name: str) -> Changes:
+    async def relearn(self, name: str) -> PinChanges:
         """Pin the present description of a host without approval, and offer it. Only for the
         author of the host (`callgate serve --dev`).
 

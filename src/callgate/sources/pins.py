@@ -81,7 +81,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     after: Any = UNSET
 
 
-class Changes(msgspec.Struct, frozen=True, kw_only=True):
+class PinChanges(msgspec.Struct, frozen=True, kw_only=True):
     added: dict[str, list[Difference]] = {}
     """By tool: its whole description."""
     removed: list[str] = []
@@ -101,11 +101,11 @@ def _named(schemas: list[dict[str, Any]], host: str) -> Iterable[str]:
     return [tool.name for tool in read_schemas(schemas, host)]
 
 
-def compare(host: str, before: Pinned | None, after: Pinned, named: Named = _named) -> Changes:
+def compare(host: str, before: Pinned | None, after: Pinned, named: Named = _named) -> PinChanges:
     """Return the differences of two pins. If `before` is None, every tool counts as added."""
     old, new = _tools(host, before, named), _tools(host, after, named)
     both = {tool: list(_differences("", old[tool], new[tool])) for tool in new if tool in old}
-    return Changes(
+    return PinChanges(
         added={
             tool: [each for each in _differences("", {}, new[tool]) if each.path != "name"]
             for tool in new
@@ -179,7 +179,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 def propose(
     pinned: Pinned,
     definitions: Iterable[tuple[str, ToolDefinition]],
-    changes: Changes,
+    changes: PinChanges,
     *,
     is_new: bool,
     doubt: str | None,
@@ -199,7 +199,7 @@ def hash_of(pinned: Pinned) -> str:
     return hashlib.sha256(msgspec.json.encode(pinned, order="deterministic")).hexdigest()
 
 
-def _tool(name: str, definition: ToolDefinition, changes: Changes) -> ToolProposal:
+def _tool(name: str, definition: ToolDefinition, changes: PinChanges) -> ToolProposal:
     status: ToolStatus = "as approved"
     if name in changes.added:
         status = "new"

@@ -22,7 +22,7 @@ from callgate.dispatch.tools.sources import FixedTools, Source, SourceTool, Tool
 from callgate.protocol.socket_v1.frames import HostEntry, HostTool
 from callgate.sources.lifecycle import Health
 from callgate.sources.logs import LifeLog, Trouble, trouble
-from callgate.sources.pins import Changes, PinDoubt, Pinned, Pins, Proposal
+from callgate.sources.pins import PinChanges, PinDoubt, Pinned, Pins, Proposal
 
 if TYPE_CHECKING:
     from callgate.sources.logs import LoggedMessage
@@ -73,7 +73,7 @@ class Provider(Protocol[P]):
         """Return the tools whose running definition differs from the pin."""
         ...
 
-    def compare(self, before: Pinned | None, after: Pinned) -> Changes: ...
+    def compare(self, before: Pinned | None, after: Pinned) -> PinChanges: ...
 
 
 class ProviderKind(NamedTuple):
@@ -144,7 +144,7 @@ class Providers(Generic[P]):
         """Start a provider and return its description. Raises a `ToolError`."""
         return await self._providers[name].ask(*location)
 
-    def compare(self, name: str, before: Pinned | None, after: Pinned) -> Changes:
+    def compare(self, name: str, before: Pinned | None, after: Pinned) -> PinChanges:
         return self._providers[name].compare(before, after)
 
     def changed(self, name: str) -> set[str]:

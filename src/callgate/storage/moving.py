@@ -176,7 +176,7 @@ class MoveReport(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an earlier move had succeeded."""
 
 
-class Step(NamedTuple):
+class MoveStep(NamedTuple):
     """Progress of a move."""
 
     doing: str
@@ -189,7 +189,7 @@ class Step(NamedTuple):
 def move(
     source: MovableStore,
     target: MovableStore,
-    tell: Callable[[Step], None] = lambda step: None,
+    tell: Callable[[MoveStep], None] = lambda step: None,
     before_commit: Callable[[], None] = lambda: None,
     committed: Callable[[], None] = lambda: None,
 ) -> MoveReport:
@@ -207,7 +207,7 @@ def move(
             if found is None:
                 raise
             moved = found
-        tell(Step("committed", "", 0, 0))
+        tell(MoveStep("committed", "", 0, 0))
         committed()
     return moved
 
@@ -215,7 +215,7 @@ def move(
 def _fill(
     reader: Contents,
     target: MovableStore,
-    tell: Callable[[Step], None],
+    tell: Callable[[MoveStep], None],
     before_commit: Callable[[], None],
 ) -> MoveReport:
     with target.writing() as writer:
@@ -228,7 +228,7 @@ def _fill(
 
 
 def _same(
-    reader: Contents, target: MovableStore, tell: Callable[[Step], None]
+    reader: Contents, target: MovableStore, tell: Callable[[MoveStep], None]
 ) -> MoveReport | None:
     """Return a report if both have the same content, otherwise None."""
     with target.reading() as contents:
@@ -241,9 +241,9 @@ def _same(
 
 
 def _copy(
-    reader: Contents, writer: EmptyContents, table: str, tell: Callable[[Step], None]
+    reader: Contents, writer: EmptyContents, table: str, tell: Callable[[MoveStep], None]
 ) -> TableSum:
-    counting = _Counting(Step("copying", table, 0, reader.count(table)), tell)
+    counting = _Counting(MoveStep("copying", table, 0, reader.count(table)), tell)
     writer.write(table, counting.through(reader.rows(table)))
     return counting.sum()
 
@@ -252,7 +252,7 @@ def _verify(
     written: EmptyContents,
     copied: Mapping[str, TableSum],
     numbers: Numbers,
-    tell: Callable[[Step], None],
+    tell: Callable[[MoveStep], None],
 ) -> None:
     """Read back the written rows, and compare."""
     for table, expected in copied.items():
@@ -262,8 +262,8 @@ def _verify(
         raise MoveMismatch("numbers")
 
 
-def _sum(doing: str, contents: Contents, table: str, tell: Callable[[Step], None]) -> TableSum:
-    counting = _Counting(Step(doing, table, 0, contents.count(table)), tell)
+def _sum(doing: str, contents: Contents, table: str, tell: Callable[[MoveStep], None]) -> TableSum:
+    counting = _Counting(MoveStep(doing, table, 0, contents.count(table)), tell)
     for _ in counting.through(contents.rows(table)):
         pass
     return counting.sum()
@@ -272,7 +272,7 @@ def _sum(doing: str, contents: Contents, table: str, tell: Callable[[Step], None
 class _Counting:
     """Counts and hashes rows."""
 
-    def __init__(self, step: Step, tell: Callable[[Step], None]) -> None:
+    def __init__(self, step: MoveStep, tell: Callable[[MoveStep], None]) -> None:
         self._step = step
         self._tell = tell
         self._rows = 0

@@ -21,7 +21,7 @@ from callgate.packs.files import TokenFile, off_loop_surely
 from callgate_catalogue.settings import GoogleTable
 
 if TYPE_CHECKING:
-    from callgate_catalogue.google.oauth import Client, Endpoints, Tokens
+    from callgate_catalogue.google.oauth import Endpoints, OAuthClient, Tokens
 
 
 SCOPE = "https://www.googleapis.com/auth/"
@@ -199,7 +199,7 @@ class GoogleAccounts:
     async def _refresh(self, name: str, account: Account) -> Account:
         from callgate_catalogue.google import oauth  # lazy: heavy, once a token has run out  # noqa: PLC0415
 
-        client = oauth.Client(account.client_id, account.client_secret)
+        client = oauth.OAuthClient(account.client_id, account.client_secret)
         known = oauth.Tokens(
             access_token=account.access_token,
             expires_at=account.expires_at,
@@ -225,7 +225,7 @@ class GoogleAccounts:
         await off_loop_surely(lambda: self._update(change))
         return renewed
 
-    def put(self, name: str, tokens: Tokens, client: Client, *, read_only: bool) -> None:
+    def put(self, name: str, tokens: Tokens, client: OAuthClient, *, read_only: bool) -> None:
         """Store the tokens of a login. The first account becomes the default."""
         account = _account(tokens, client, read_only=read_only)
         self._update(
@@ -255,7 +255,7 @@ class GoogleAccounts:
             self._seen = (None, Known())
 
 
-def _account(tokens: Tokens, client: Client, *, read_only: bool) -> Account:
+def _account(tokens: Tokens, client: OAuthClient, *, read_only: bool) -> Account:
     return Account(
         client_id=client.client_id,
         client_secret=client.client_secret,

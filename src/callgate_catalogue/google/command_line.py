@@ -96,7 +96,7 @@ def _login(options: Namespace, services: list[str]) -> int:
 
 def _client(
     file: str | None, home: str, table: GoogleTable, before: Account | None
-) -> oauth.Client:
+) -> oauth.OAuthClient:
     """Return the client from the named file, the settings, or an earlier login."""
     if file is None and table.client_file is not None:
         file = os.path.join(home, os.path.expanduser(table.client_file))
@@ -107,7 +107,7 @@ def _client(
                 hint=_NO_CLIENT,
                 reason="no_client",
             )
-        return oauth.Client(before.client_id, before.client_secret)
+        return oauth.OAuthClient(before.client_id, before.client_secret)
     try:
         with open(file, "rb") as opened:
             return oauth.read_client(opened.read(_LARGEST_FILE))

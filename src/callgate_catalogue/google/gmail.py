@@ -192,9 +192,9 @@ async def send_message(call: Call) -> ToolOutput:
     )
 
 
-def _files(input: Mapping[str, Any], context: ToolContext) -> list[mime.File]:
+def _files(input: Mapping[str, Any], context: ToolContext) -> list[mime.MailFile]:
     return [
-        mime.File(os.path.basename(each), context.workspace_files.read_bytes(each))
+        mime.MailFile(os.path.basename(each), context.workspace_files.read_bytes(each))
         for each in input.get("attachments", ())
     ]
 

@@ -198,7 +198,7 @@ def attached(payload: Mapping[str, Any]) -> list[Part]:
 # Writing.
 
 
-class File(NamedTuple):
+class MailFile(NamedTuple):
     name: str
     content: bytes
 
@@ -227,7 +227,7 @@ _WIDE = _PLAIN.clone(utf8=True)
 
 
 def compose(
-    input: Mapping[str, Any], files: Iterable[File] = (), reply: Reply | None = None
+    input: Mapping[str, Any], files: Iterable[MailFile] = (), reply: Reply | None = None
 ) -> bytes:
     """Return the mail to send. Raises `ToolValidationError` if a header could become two."""
     to = {name: addresses(name, input[name]) for name in ("to", "cc", "bcc") if name in input}

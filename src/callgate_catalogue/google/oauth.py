@@ -38,7 +38,7 @@ class Endpoints(msgspec.Struct, frozen=True, kw_only=True):
     revoke: str = "https://oauth2.googleapis.com/revoke"
 
 
-class Client(msgspec.Struct, frozen=True):
+class OAuthClient(msgspec.Struct, frozen=True):
     """OAuth client of a desktop app, from Google's console."""
 
     client_id: str
@@ -58,18 +58,18 @@ class LoginExpired(ToolExecutionError):
     """The refresh token is no longer valid: a person has to log in again."""
 
 
-def read_client(data: bytes) -> Client:
+def read_client(data: bytes) -> OAuthClient:
     """Read a client file of Google's console. Raises `ValueError` for any other file."""
     try:
         read = msgspec.json.decode(data, type=dict[str, dict[str, Any]])
-        return msgspec.convert(read.get("installed") or read["web"], Client)
+        return msgspec.convert(read.get("installed") or read["web"], OAuthClient)
     except (KeyError, ValueError, RecursionError):
         raise ValueError("it is not a client file of Google's console") from None
 
 
 async def log_in(
     endpoints: Endpoints,
-    client: Client,
+    client: OAuthClient,
     scopes: Collection[str],
     show: Show,
     *,
@@ -119,7 +119,7 @@ async def log_in(
     return tokens
 
 
-async def refresh(endpoints: Endpoints, client: Client, known: Tokens) -> Tokens:
+async def refresh(endpoints: Endpoints, client: OAuthClient, known: Tokens) -> Tokens:
     """Refresh the tokens. Raises `LoginExpired` if a person has to log in again."""
     form = {"grant_type": "refresh_token", "refresh_token": known.refresh_token}
     got = await _tokens(endpoints.token, client, form, known.scopes, again=True)
@@ -134,7 +134,11 @@ async def revoke(endpoints: Endpoints, token: str) -> None:
 
 
 async def _tokens(
-    url: str, client: Client, form: Mapping[str, str], scopes: tuple[str, ...], again: bool = False
+    url: str,
+    client: OAuthClient,
+    form: Mapping[str, str],
+    scopes: tuple[str, ...],
+    again: bool = False,
 ) -> Tokens:
     credentials = {"client_id": client.client_id}
     if client.client_secret:

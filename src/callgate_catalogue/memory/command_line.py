@@ -28,7 +28,7 @@ from callgate.packs.terminal import (
     refuse_within_a_call,
     say,
 )
-from callgate_catalogue.memory.store import Entry, Memory
+from callgate_catalogue.memory.store import Memory, MemoryEntry
 
 _LONGEST = 1024 * 1024
 
@@ -94,7 +94,7 @@ def forget(options: Namespace) -> int:
     return OK
 
 
-def _typed(entry: Entry) -> str:
+def _typed(entry: MemoryEntry) -> str:
     """Return the text from stdin; at a terminal, from the person's editor."""
     if not is_terminal(sys.stdin):
         return sys.stdin.buffer.read(_LONGEST).decode("utf-8", "replace")
@@ -128,7 +128,7 @@ def _memory(options: Namespace) -> Memory:
     return Memory(home, workspace, max_entries=table.max_entries, max_chars=table.max_chars)
 
 
-def _one(entry: Entry) -> dict[str, Any]:
+def _one(entry: MemoryEntry) -> dict[str, Any]:
     return {
         "id": entry.id,
         "scope": entry.scope,

@@ -42,7 +42,7 @@ _LARGEST = 1024 * 1024
 """Maximum bytes of a file; a larger one was not written by callgate."""
 
 
-class Entry(NamedTuple):
+class MemoryEntry(NamedTuple):
     id: str
     text: str
     changed: float
@@ -61,12 +61,12 @@ class Memory:
         self._workspace = os.path.realpath(workspace)
         self._max_entries, self._max_chars = max_entries, max_chars
 
-    def entries(self, *scopes: Scope) -> list[Entry]:
+    def entries(self, *scopes: Scope) -> list[MemoryEntry]:
         """Return the entries of the scopes, or all, newest first."""
         found = [entry for scope in scopes or SCOPES for entry in self._entries(scope)]
         return sorted(found, key=lambda entry: entry.changed, reverse=True)
 
-    def get(self, id: str) -> Entry:
+    def get(self, id: str) -> MemoryEntry:
         scope, number = _parsed(id)
         entry = self._read(scope, number)
         if entry is None:
@@ -77,7 +77,7 @@ class Memory:
         """Return the file of an entry."""
         return self._path(*_parsed(id))
 
-    def add(self, text: str, scope: Scope) -> Entry:
+    def add(self, text: str, scope: Scope) -> MemoryEntry:
         text = self._checked(text)
         with self._locked(scope) as directory:
             if len(self._numbers(scope)) >= self._max_entries:
@@ -90,7 +90,7 @@ class Memory:
             self._write(scope, number, text)
         return self.get(f"{_LETTERS[scope]}{number}")
 
-    def replace(self, id: str, text: str) -> Entry:
+    def replace(self, id: str, text: str) -> MemoryEntry:
         """Replace the text of an entry; the old text goes to the history."""
         text = self._checked(text)
         scope, number = _parsed(id)
@@ -99,7 +99,7 @@ class Memory:
             self._write(scope, number, text)
         return self.get(id)
 
-    def consolidate(self, ids: Sequence[str], text: str) -> Entry:
+    def consolidate(self, ids: Sequence[str], text: str) -> MemoryEntry:
         """Replace several entries by one; they go to the history."""
         text = self._checked(text)
         parsed = [_parsed(id) for id in ids]
@@ -135,7 +135,7 @@ class Memory:
                         # An empty file stays, so that the number is not reused.
                         os.truncate(os.path.join(past, name), 0)
 
-    def search(self, query: str, limit: int, *scopes: Scope) -> list[Entry]:
+    def search(self, query: str, limit: int, *scopes: Scope) -> list[MemoryEntry]:
         """Return entries that contain some of the words, most words first, then newest."""
         words = {word.casefold() for word in _WORD.findall(query)}
         scored = [(_score(entry.text, words), entry) for entry in self.entries(*scopes)]
@@ -159,20 +159,20 @@ class Memory:
             return []
         return [int(found[1]) for name in names if (found := _FILE.match(name))]
 
-    def _entries(self, scope: Scope) -> Iterator[Entry]:
+    def _entries(self, scope: Scope) -> Iterator[MemoryEntry]:
         for number in self._numbers(scope):
             entry = self._read(scope, number)
             if entry is not None and entry.text:
                 yield entry
 
-    def _read(self, scope: Scope, number: int) -> Entry | None:
+    def _read(self, scope: Scope, number: int) -> MemoryEntry | None:
         try:
             fd = os.open(self._path(scope, number), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             return None
         with os.fdopen(fd, "rb") as file:
             text = file.read(_LARGEST).decode("utf-8", "replace").strip()
-            return Entry(f"{_LETTERS[scope]}{number}", text, os.fstat(fd).st_mtime)
+            return MemoryEntry(f"{_LETTERS[scope]}{number}", text, os.fstat(fd).st_mtime)
 
     def _write(self, scope: Scope, number: int, text: str) -> None:
         path = self._path(scope, number)
@@ -364,7 +364,7 @@ def _current_text(memory: Memory, id: str) -> str:
         return f"{id}: {error}"
 
 
-def _done(message: str, entry: Entry, input: dict[str, Any]) -> ToolOutput:
+def _done(message: str, entry: MemoryEntry, input: dict[str, Any]) -> ToolOutput:
     left_out = redact(input["content"]).strip() != input["content"].strip()
     more = "; possible secrets were removed" if left_out else ""
     return ToolOutput(

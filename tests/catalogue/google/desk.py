@@ -11,7 +11,7 @@ from callgate.core.effects import Capability, SideEffects
 from callgate.core.sessions import Mode
 from callgate_catalogue.google.accounts import GoogleAccounts
 from callgate_catalogue.google.catalogue import CATALOGUE, SERVICES
-from callgate_catalogue.google.oauth import Client, Tokens
+from callgate_catalogue.google.oauth import OAuthClient, Tokens
 from callgate_catalogue.google.pack import GoogleTools
 from callgate_catalogue.settings import GoogleTable
 from tests.google_server import SCOPE, GoogleServer
@@ -86,7 +86,7 @@ class Desk:
             scopes=tuple(SCOPE + each for each in chosen),
             email="ann@example.org",
         )
-        self.accounts.put(account, tokens, Client(*self.google.client), read_only=read_only)
+        self.accounts.put(account, tokens, OAuthClient(*self.google.client), read_only=read_only)
         return tokens
 
     async def call(self, tool: str, /, **arguments: Any) -> ToolResult:

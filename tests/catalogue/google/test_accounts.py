@@ -17,7 +17,7 @@ from callgate.core.errors import ToolError
 from callgate.instance.wiring.runtime import Wired
 from callgate_catalogue.google.accounts import GoogleAccounts, Granted, check_name
 from callgate_catalogue.google.catalogue import CATALOGUE
-from callgate_catalogue.google.oauth import Client, Tokens
+from callgate_catalogue.google.oauth import OAuthClient, Tokens
 from callgate_catalogue.settings import GoogleTable
 from tests.catalogue.google.desk import MAIL, Desk
 
@@ -48,7 +48,7 @@ def test_the_first_account_is_the_usual_one_until_it_goes(home: Path) -> None:
     accounts = GoogleAccounts(str(home), GoogleTable())
     assert accounts.usual() is None
     for name in ("one", "two"):
-        accounts.put(name, TOKENS, Client("c"), read_only=False)
+        accounts.put(name, TOKENS, OAuthClient("c"), read_only=False)
     assert accounts.usual() == "one"
     assert GoogleAccounts(str(home), GoogleTable(account="two")).usual() == "two"
     accounts.forget("one")
@@ -60,10 +60,10 @@ def test_the_first_account_is_the_usual_one_until_it_goes(home: Path) -> None:
 def test_what_another_process_wrote_is_seen(home: Path) -> None:
     here, there = (GoogleAccounts(str(home), GoogleTable()) for _ in range(2))
     assert here.why_not(writes=False) is not None
-    there.put("one", TOKENS, Client("c"), read_only=True)
+    there.put("one", TOKENS, OAuthClient("c"), read_only=True)
     assert here.why_not(writes=False) is None
     assert here.why_not(writes=True) is not None
-    there.put("two", TOKENS, Client("c"), read_only=False)
+    there.put("two", TOKENS, OAuthClient("c"), read_only=False)
     assert here.why_not(writes=True) is None
 
 
@@ -124,10 +124,10 @@ def test_where_nobody_is_logged_in_no_session_is_offered_the_tools(home: Path, t
     assert offered & ours == set()
     assert all("callgate auth google login" in str(reasons[name]) for name in ours)
     accounts = GoogleAccounts(str(home), GoogleTable())
-    accounts.put("default", TOKENS, Client("c"), read_only=True)
+    accounts.put("default", TOKENS, OAuthClient("c"), read_only=True)
     reading = {tool.name for tool in wired.runtime.tools.listed(session)} & ours
     assert reading == {spec.definition.name for spec in CATALOGUE if not spec.writes}
-    accounts.put("default", TOKENS, Client("c"), read_only=False)
+    accounts.put("default", TOKENS, OAuthClient("c"), read_only=False)
     assert {tool.name for tool in wired.runtime.tools.listed(session)} & ours == ours
     wired.sandbox.close()
 

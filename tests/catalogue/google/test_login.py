@@ -63,7 +63,7 @@ class Browser:
 
 
 async def logged_in(google: GoogleServer, browser: Browser, **more: Any) -> oauth.Tokens:
-    client = more.pop("client", oauth.Client(*google.client))
+    client = more.pop("client", oauth.OAuthClient(*google.client))
     try:
         return await oauth.log_in(places(google), client, SCOPES, browser.show, **more)
     finally:
@@ -129,7 +129,7 @@ async def test_a_login_that_fails_says_why(case: str, google: GoogleServer) -> N
     google.token_faults = [503] if case == "server down" else []
     more: dict[str, Any] = {}
     if case == "wrong client":
-        more["client"] = oauth.Client(google.client[0], "wrong-secret-77")
+        more["client"] = oauth.OAuthClient(google.client[0], "wrong-secret-77")
     browser = Browser()
     if case == "nobody came":
         more["wait_s"] = 0.01
@@ -143,7 +143,7 @@ async def test_a_login_that_fails_says_why(case: str, google: GoogleServer) -> N
 @pytest.mark.parametrize("url", ["http://login.example/auth", "javascript:alert(1)", ""])
 async def test_a_login_goes_over_tls_or_stays_here(url: str, google: GoogleServer) -> None:
     with pytest.raises(ToolError):
-        await oauth.log_in(oauth.Endpoints(auth=url), oauth.Client("c"), SCOPES, lambda address: None)
+        await oauth.log_in(oauth.Endpoints(auth=url), oauth.OAuthClient("c"), SCOPES, lambda address: None)
 
 
 @pytest.mark.parametrize(

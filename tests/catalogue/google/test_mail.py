@@ -316,7 +316,7 @@ def test_an_address_of_other_letters_is_one_that_a_mail_can_be_sent_to(to: str, 
     [("a.eml", "application/octet-stream"), ("a.tar.gz", "application/octet-stream"), ("a.csv", "text/csv")],
 )
 def test_a_file_is_attached_as_the_bytes_it_is(name: str, kind: str) -> None:
-    raw = mime.compose({"to": "b@example.org", "subject": "S", "body": "B"}, [mime.File(name, b"\x00\xff")])
+    raw = mime.compose({"to": "b@example.org", "subject": "S", "body": "B"}, [mime.MailFile(name, b"\x00\xff")])
     _, _, file = message_from_bytes(raw).walk()
     assert (file.get_content_type(), file.get_filename(), file.get_payload(decode=True)) == (kind, name, b"\x00\xff")
 

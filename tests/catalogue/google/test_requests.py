@@ -16,7 +16,7 @@ import pytest
 from callgate.core.errors import ToolError, ToolErrorClass
 from callgate.redaction.texts import Masked
 from callgate_catalogue.google import outputs, requests
-from callgate_catalogue.google.oauth import Client
+from callgate_catalogue.google.oauth import OAuthClient
 from callgate_catalogue.google.requests import Connections
 from tests.catalogue.google.desk import EVENT, LETTER, MAIL, SHEET, TASK, Desk
 from tests.google_server import Fault, GoogleServer, Hangs, Leaves
@@ -197,7 +197,7 @@ async def test_no_secret_is_in_a_result_an_event_a_record_a_log_or_a_traceback(
     caplog.set_level(logging.DEBUG)
     tokens = msgspec.structs.replace(desk.log_in(), access_token="correct-horse")  # no shape gives it away
     desk.google.tokens["correct-horse"] = set(tokens.scopes)
-    desk.accounts.put("default", tokens, Client(*desk.google.client), read_only=False)
+    desk.accounts.put("default", tokens, OAuthClient(*desk.google.client), read_only=False)
     echo = msgspec.json.encode({"error": {"code": 400, "message": f"There is no {tokens.access_token} here"}})
     desk.google.faults = [Fault(400, body=echo), Fault(403, body=echo), Fault(500, body=echo, after=False)]
     said = [str(await desk.call("gmail_send", **SEND)) for _ in range(3)]

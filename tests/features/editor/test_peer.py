@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from callgate.features.editor import peer as peers
-from callgate.features.editor.peer import Peer, PeerGone
+from callgate.features.editor.peer import EditorPeer, PeerGone
 from callgate.protocol import jsonrpc
 from callgate.protocol.jsonrpc import Request, RpcError
 
@@ -22,7 +22,7 @@ class Wire:
     def __init__(self, answer: Callable[[str, Any, Request], Awaitable[Any]] | None = None, **bounds: Any) -> None:
         self.written = b""
         self.noted: list[tuple[str, Any]] = []
-        self.peer = Peer(self._write, answer or nobody, lambda *said: self.noted.append(said), **bounds)
+        self.peer = EditorPeer(self._write, answer or nobody, lambda *said: self.noted.append(said), **bounds)
 
     def _write(self, data: bytes) -> None:
         self.written += data
@@ -80,7 +80,7 @@ async def test_updates_that_were_told_before_an_answer_come_before_it() -> None:
 
 async def test_what_is_said_in_one_turn_of_the_loop_is_written_at_once() -> None:
     wrote: list[bytes] = []
-    peer = Peer(wrote.append, nobody, lambda *_: None)
+    peer = EditorPeer(wrote.append, nobody, lambda *_: None)
     peer.notify("a", None)
     peer.notify("b", None)
     assert wrote == []
@@ -95,7 +95,7 @@ async def test_messages_are_taken_in_their_order() -> None:
         heard.append(method)
         await asyncio.sleep(0)
 
-    peer = Peer(lambda _: None, answer, lambda method, _: heard.append(method))
+    peer = EditorPeer(lambda _: None, answer, lambda method, _: heard.append(method))
     peer.feed(
         b"".join(
             [
@@ -289,7 +289,7 @@ async def test_a_notification_that_fails_ends_nothing() -> None:
         raise ValueError
 
     wrote: list[bytes] = []
-    peer = Peer(wrote.append, nobody, noted)
+    peer = EditorPeer(wrote.append, nobody, noted)
     peer.feed(jsonrpc.notification("a", None) + jsonrpc.request(1, "b", None))
     await turns()
     assert len(wrote) == 1
@@ -410,7 +410,7 @@ async def test_a_writer_that_never_lets_the_loop_turn_is_held_up_all_the_same() 
             peer.notify("a", "x" * 10_000)
             await peer.drained()
 
-    peer = Peer(write, nobody, lambda *_: None)
+    peer = EditorPeer(write, nobody, lambda *_: None)
     flooding = asyncio.create_task(flood())
     await turns()
     assert not flooding.done()

@@ -20,7 +20,7 @@ import pytest
 from callgate import __version__
 from callgate.features.editor import stdio
 from callgate.features.editor.agent import AcpAgent
-from callgate.features.editor.peer import Peer, PeerGone
+from callgate.features.editor.peer import EditorPeer, PeerGone
 from callgate.features.editor.stdio import AcpOptions, Served, serve
 from callgate.protocol import jsonrpc
 from callgate.protocol.acp.initialize import Initialize, Received
@@ -35,7 +35,7 @@ HELLO = {"protocolVersion": 1, "clientInfo": {"name": "an\x1b[2Jeditor", "versio
 class FakeAgent:
     """Answers with what it was asked; `wait` waits until it is closed."""
 
-    def __init__(self, peer: Peer, client: Initialize) -> None:
+    def __init__(self, peer: EditorPeer, client: Initialize) -> None:
         self.peer, self.client = peer, client
         self.noted_methods: list[str] = []
         self.closed = 0
@@ -112,7 +112,7 @@ async def editor(
     theirs_read, ours_write = os.pipe()
     agents: list[FakeAgent] = []
 
-    async def make_agent(peer: Peer, client: Initialize) -> FakeAgent:
+    async def make_agent(peer: EditorPeer, client: Initialize) -> FakeAgent:
         if (error := failing()) is not None:
             raise error
         agents.append(FakeAgent(peer, client))
@@ -260,7 +260,7 @@ async def test_the_greeting_is_written_before_an_agent_is_made() -> None:
     written: list[bytes] = []
     before = asyncio.get_running_loop().create_future()
 
-    async def make_agent(peer: Peer, client: Initialize) -> FakeAgent:
+    async def make_agent(peer: EditorPeer, client: Initialize) -> FakeAgent:
         before.set_result(len(written))
         return FakeAgent(peer, client)
 
@@ -350,7 +350,7 @@ async def test_sockets_will_do_as_well_also_one_for_both_directions(same: bool) 
     ours, theirs = socket.socketpair()
     beside, other = socket.socketpair()
 
-    async def make_agent(peer: Peer, client: Initialize) -> FakeAgent:
+    async def make_agent(peer: EditorPeer, client: Initialize) -> FakeAgent:
         return FakeAgent(peer, client)
 
     async with asyncio.timeout(LIMIT_S):
@@ -378,7 +378,7 @@ async def test_files_will_do_as_well(tmp_path: Path) -> None:
     with asked.open("rb") as input, answered.open("wb") as output:
         async with asyncio.timeout(LIMIT_S):
 
-            async def make_agent(peer: Peer, client: Initialize) -> FakeAgent:
+            async def make_agent(peer: EditorPeer, client: Initialize) -> FakeAgent:
                 return FakeAgent(peer, client)
 
             assert await serve(input.fileno(), output.fileno(), AcpOptions(), make_agent) == 0

@@ -23,7 +23,7 @@ from callgate.core.stored import ConfirmationState, StoredGrant, StoredMessage
 from callgate.core.stores import Store
 from callgate.features.fleet.postgres import PostgresLocation
 from callgate.features.fleet.postgres.administration import PostgresMovable
-from callgate.storage.moving import MovableStore, Step, move
+from callgate.storage.moving import MovableStore, MoveStep, move
 from callgate.storage.sqlite.files import Location
 from callgate.storage.sqlite.moving import SqliteMovable
 from tests.kernel.contract.stores import answer, append, ask, event, finish, new_session, start
@@ -130,7 +130,7 @@ def movable(words: str) -> MovableStore:
 def main(source: str, target: str, doing: str, table: str, rows: str) -> None:
     """Move, and die once so much is done."""
 
-    def tell(step: Step) -> None:
+    def tell(step: MoveStep) -> None:
         if (step.doing, step.table) == (doing, table) and step.rows >= int(rows):
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -28,8 +28,8 @@ from callgate.storage.moving import (
     TABLES,
     MoveInterrupted,
     MoveMismatch,
+    MoveStep,
     NotMovable,
-    Step,
     StoreInUse,
     StoreNotEmpty,
     move,
@@ -186,7 +186,7 @@ async def test_whoever_comes_while_it_is_moved_stops_the_move(tmp_path: Path, lo
     loop = asyncio.get_running_loop()
     async with await SqliteStore.open(str(tmp_path / "a")) as store:
 
-        def tell(step: Step) -> None:
+        def tell(step: MoveStep) -> None:
             if not late:
                 commit = NewSession(session="sess_late", workspace="/w", at=1.0)
                 late.append(asyncio.run_coroutine_threadsafe(_committed(store, commit), loop))
@@ -275,7 +275,7 @@ async def test_a_database_that_goes_away_leaves_the_target_empty(tmp_path: Path,
         known = await filled_home(tmp_path / "a")
         before = await seen_in_home(tmp_path / "a", known)
 
-        def tell(step: Step) -> None:
+        def tell(step: MoveStep) -> None:
             if (step.doing, step.table, step.rows) == (doing, "events", 0):
                 cluster.kill()
 

@@ -17,7 +17,7 @@ from websockets.exceptions import InvalidStatus
 
 from callgate.core.errors import ToolErrorClass
 from callgate.features.web.access import SHORT_S, Access, Names, Visitor, read_public, reap_tokens
-from callgate.features.web.application import OPERATIONS, File
+from callgate.features.web.application import OPERATIONS, AssetFile
 from callgate.features.web.responses import STATUSES
 from callgate.socket.listening import Address, BadAddress, bind, read_address
 from tests.features.web.instances import JSON, Instance, serving, watching
@@ -176,7 +176,7 @@ async def test_our_own_names_are_let_in(instance: Instance) -> None:
 async def test_the_wall_stands_before_open_routes_and_files_too(home: Path, tmp_path: Path) -> None:
     page = tmp_path / "index.html"
     page.write_text("<p>")
-    async with serving(home, tmp_path / "ws", files={"/": File(str(page), "text/html")}) as made:
+    async with serving(home, tmp_path / "ws", files={"/": AssetFile(str(page), "text/html")}) as made:
         for path in ("/healthz", "/", "/login?code=x"):
             async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{made.port}") as client:
                 assert (await client.get(path, headers={"host": "evil.example"})).status_code == 403

@@ -19,7 +19,7 @@ from callgate.core.events import CHAT_DELTA, Event
 from callgate.core.ids import ulid
 from callgate.core.turns import SLICE_S, Pace, Pieces, PieceSize, fair_turns
 from callgate.events.bus import Bus
-from callgate.features.editor.peer import Peer
+from callgate.features.editor.peer import EditorPeer
 from callgate.features.web.fanout import Fanout, Joined, Kind
 from callgate.protocol import jsonrpc
 from callgate.protocol.jsonrpc import Request
@@ -74,7 +74,7 @@ class Editor:
         self.read, self.to_peer = os.pipe()
         self.from_peer, write = os.pipe()
         self.descriptors = Descriptors(self.read, write)
-        self.peer = Peer(self.descriptors.write, self.answer, self.note)
+        self.peer = EditorPeer(self.descriptors.write, self.answer, self.note)
 
     async def answer(self, method: str, params: Any, request: Request) -> Any:
         self.answered.append(method)

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from callgate.cli.command_line import split
-from callgate.cli.commands.demo_narration import NEXT, CallEnd, Command, answer_words, command_words
+from callgate.cli.commands.demo_narration import NEXT, CallEnd, DemoCommand, answer_words, command_words
 from callgate.cli.commands.demo_stage import BY_DEMO, KEY
 from callgate.socket.instances import live
 from tests.kernel.cli.running import CALLGATE, LIMIT_S, OPENS_TERMINAL, Terminal, not_within_a_call
@@ -340,17 +340,17 @@ RAN = CallEnd()
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (Command(RAN, f"x\n{KEY}", KEY), "The command read the key: the sandbox of this machine did not hide it."),
-        (Command(RAN, "cat: Permission denied", KEY), "The key exists, and the command could not read it."),
-        (Command(RAN, "", ""), "The planted key is gone, so the command shows nothing about the sandbox."),
-        (Command(None, "", KEY), "The agent ran no command."),
+        (DemoCommand(RAN, f"x\n{KEY}", KEY), "The command read the key: the sandbox of this machine did not hide it."),
+        (DemoCommand(RAN, "cat: Permission denied", KEY), "The key exists, and the command could not read it."),
+        (DemoCommand(RAN, "", ""), "The planted key is gone, so the command shows nothing about the sandbox."),
+        (DemoCommand(None, "", KEY), "The agent ran no command."),
         (
-            Command(CallEnd("timeout", "too long"), "", KEY),
+            DemoCommand(CallEnd("timeout", "too long"), "", KEY),
             "The command did not finish, so it shows nothing about the sandbox.",
         ),
     ],
 )
-def test_the_sentence_about_the_key_follows_from_the_output(command: Command, words: str) -> None:
+def test_the_sentence_about_the_key_follows_from_the_output(command: DemoCommand, words: str) -> None:
     assert command_words(command) == words
     assert command.leaked == ("read the key" in words and "could not" not in words)
 

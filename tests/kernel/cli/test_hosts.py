@@ -16,7 +16,7 @@ from callgate.protocol.socket_v1 import frames
 from callgate.socket.instances import live
 from callgate.socket.queries import answer
 from callgate.sources.logs import Trouble, trouble
-from callgate.sources.pins import Changes, Difference, Pinned, compare
+from callgate.sources.pins import Difference, PinChanges, Pinned, compare
 from tests.kernel.cli.host_places import Place
 from tests.kernel.cli.instances import short_directory
 from tests.kernel.cli.running import AtTerminal, start
@@ -373,7 +373,7 @@ def pinned(*tools: dict[str, Any], **more: Any) -> Pinned:
 def test_a_comparison_tells_where_two_descriptions_differ() -> None:
     before = pinned(tool(description="a", n=1, deep={"x": [1], "y": None}), tool("u"))
     after = pinned(tool("u"), tool(description="a", n=True, deep={"x": [1, 2]}), tags=["s"])
-    assert compare("h", before, after) == Changes(
+    assert compare("h", before, after) == PinChanges(
         changed={
             "t": [
                 Difference(path="n", before=1, after=True),
@@ -384,6 +384,6 @@ def test_a_comparison_tells_where_two_descriptions_differ() -> None:
         about=[Difference(path="tags", after=["s"])],
     )
     assert not compare("h", before, before)
-    assert compare("h", None, pinned(tool("v"))) == Changes(
+    assert compare("h", None, pinned(tool("v"))) == PinChanges(
         added={"v": [Difference(path="input_schema", after={"type": "object"})]}
     )

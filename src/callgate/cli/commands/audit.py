@@ -26,8 +26,8 @@ from callgate.audit.verify import (
     KIND,
     Head,
     LogFile,
+    LogProblem,
     LogsVerdict,
-    Problem,
     Verification,
     read_heads,
     verify_logs,
@@ -130,7 +130,7 @@ def _merged(
     comparison: Comparison | None,
     unchecked: tuple[str, ...],
 ) -> SharedVerification:
-    problems: list[Problem] = [problem for each in verdict.logs for problem in each.problems]
+    problems: list[LogProblem] = [problem for each in verdict.logs for problem in each.problems]
     problems += verdict.missing
     if comparison is not None:
         problems += comparison.problems
@@ -263,7 +263,7 @@ def _compare(options: Namespace, path: str) -> Comparison | None:
     try:
         return with_store(options, lambda store: compare(store, path, home.processes))
     except CliError as error:  # an unreadable store must count as a problem
-        return Comparison(0, (Problem(path, 0, f"not compared with the store: {error}"),))
+        return Comparison(0, (LogProblem(path, 0, f"not compared with the store: {error}"),))
 
 
 def _path(options: Namespace) -> str:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from callgate.cli.commands.demo_narration import (
     INDENT,
     INTRODUCTION,
-    Command,
+    DemoCommand,
     Edit,
     Narration,
     command_words,
@@ -143,7 +143,7 @@ async def _opened_store(stage: Stage) -> AsyncIterator[Store]:
 
 async def _turn(
     stage: Stage, store: Store, approver: Approver, answer_within_s: float
-) -> tuple[Edit, Command]:
+) -> tuple[Edit, DemoCommand]:
     link = (await _post(stage, "/v1/login", {}))["url"]
     session = (await _post(stage, "/v1/sessions", {"title": PROMPT}))["id"]
     await _post(stage, f"/v1/sessions/{session}/turns", {"prompt": PROMPT})
@@ -155,7 +155,7 @@ async def _turn(
             if any(each.event.type in (TURN_COMPLETED, TURN_CANCELLED) for each in page):
                 break
     output = await narration.print_command()
-    command = Command(narration.ends.get("shell"), output, stage.planted_key())
+    command = DemoCommand(narration.ends.get("shell"), output, stage.planted_key())
     return edit_of(narration.ends.get("patch_file")), command
 
 

@@ -121,7 +121,7 @@ def undo_words(name: str, *, restored: bool) -> str:
     return f"{name} is as it was before." if restored else f"{name} was not restored."
 
 
-class Command(NamedTuple):
+class DemoCommand(NamedTuple):
     """The end of the agent's command."""
 
     end: CallEnd | None
@@ -135,7 +135,7 @@ class Command(NamedTuple):
         return bool(self.key) and self.key.strip() in self.output
 
 
-def command_words(command: Command) -> str:
+def command_words(command: DemoCommand) -> str:
     """Return a sentence about the sandbox, from the command's result."""
     if command.end is None:
         return "The agent ran no command."

@@ -31,7 +31,7 @@ from callgate.core.errors import ToolErrorClass
 from callgate.core.stores import Store, StoreError
 from callgate.feature import port
 from callgate.socket.instances import running
-from callgate.storage.moving import MovableStore, MoveReport, Step, StoreInUse
+from callgate.storage.moving import MovableStore, MoveReport, MoveStep, StoreInUse
 from callgate.storage.moving import move as move_all
 from callgate.storage.sqlite.files import Location
 
@@ -188,9 +188,9 @@ def _show_plan(here: MovableStore, there: MovableStore, options: Namespace) -> i
 @contextmanager
 def _progress(options: Namespace) -> Iterator[Any]:
     line = ProgressLine(wanted=not options.json)
-    steps: list[Step] = [Step("looking", "", 0, 0)]
+    steps: list[MoveStep] = [MoveStep("looking", "", 0, 0)]
 
-    def tell(step: Step) -> None:
+    def tell(step: MoveStep) -> None:
         steps[0] = step
 
     def text() -> str:

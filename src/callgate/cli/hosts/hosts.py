@@ -99,7 +99,7 @@ _LONGEST = 64 * 1024
 """Bytes of an unfinished line that are shown without waiting for its end."""
 
 
-class Log:
+class HostLog:
     def __init__(self, path: str) -> None:
         self._path = path
         self._file = _open(path)
@@ -153,7 +153,7 @@ def _shown(line: bytes) -> str:
     return visible_text(line.decode("utf-8", "backslashreplace"))
 
 
-def show(log: Log, lines: int, *, follow: bool) -> None:
+def show(log: HostLog, lines: int, *, follow: bool) -> None:
     """Print the last lines, and with `follow` new ones until an interrupt."""
     for line in log.last(lines):
         print(line)
@@ -186,7 +186,7 @@ def logs(options: Namespace) -> int:
     home = Home.from_environment()
     settings = settings_of(home)
     _ensure_known(settings, [name])
-    show(Log(_hosts(home, settings).log_path(name)), options.n, follow=options.follow)
+    show(HostLog(_hosts(home, settings).log_path(name)), options.n, follow=options.follow)
     return OK
 
 

@@ -24,7 +24,7 @@ from callgate.instance.wiring.hosts import ask, make_hosts
 from callgate.sources.host_handshake import Stamps, stamps
 from callgate.sources.host_provider import HostedTools
 from callgate.sources.hosts import HostSettings
-from callgate.sources.pins import Changes, Difference, Pinned, compare
+from callgate.sources.pins import Difference, PinChanges, Pinned, compare
 
 
 class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
     doubt: str | None = None
     """The reason why the pins cannot be trusted."""
     current: Pinned | None = None
-    changes: Changes = Changes()
+    changes: PinChanges = PinChanges()
     left_out: Mapping[str, str] = {}
     """Tools that will not be offered, with the reason."""
     problem: str | None = None
@@ -133,7 +133,7 @@ class Reload:
 
     _first_needs_a_yes = False
 
-    def _compare(self, name: str, before: Pinned | None, after: Pinned) -> Changes:
+    def _compare(self, name: str, before: Pinned | None, after: Pinned) -> PinChanges:
         return compare(name, before, after)
 
     def text(self, found: Collection[Reloaded]) -> str:
@@ -262,7 +262,7 @@ async def _take_over(hosted: HostedTools, host: str) -> str:
     return visible("; ".join([f"its new version is used: {_summary(changes)}", *problems]))
 
 
-def _summary(changes: Changes) -> str:
+def _summary(changes: PinChanges) -> str:
     if not changes:
         return "its tool definitions are unchanged"
     tools = (("added", changes.added), ("removed", changes.removed), ("changed", changes.changed))

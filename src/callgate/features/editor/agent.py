@@ -40,7 +40,7 @@ from callgate.features.editor import contents, turns
 from callgate.features.editor.cards import replayed
 from callgate.features.editor.contents import iso, refused, sendable, session_title
 from callgate.features.editor.editor_sessions import Dependencies, EditorSession, is_directory
-from callgate.features.editor.peer import Peer
+from callgate.features.editor.peer import EditorPeer
 from callgate.features.editor.stdio import SETTINGS_METHOD
 from callgate.protocol.acp.initialize import Initialize, Received, read_params
 from callgate.protocol.acp.requests import (
@@ -77,7 +77,7 @@ _log = logging.getLogger("callgate.acp")
 
 
 class AcpAgent:
-    def __init__(self, dependencies: Dependencies, peer: Peer, client: Initialize) -> None:
+    def __init__(self, dependencies: Dependencies, peer: EditorPeer, client: Initialize) -> None:
         self._dependencies = dependencies
         self._peer = peer
         self._client = client.capabilities

@@ -36,7 +36,7 @@ from callgate.dispatch.permission.confirmations import (
     requester_text,
 )
 from callgate.features.editor.contents import change, text
-from callgate.features.editor.peer import Peer, PeerGone
+from callgate.features.editor.peer import EditorPeer, PeerGone
 from callgate.policy.rules import Outcome, Proposal
 from callgate.protocol.acp.client_requests import (
     METHODS,
@@ -75,7 +75,7 @@ _log = logging.getLogger("callgate.acp")
 class EditorFiles:
     """`core.environment.TextFiles` over the wire."""
 
-    def __init__(self, peer: Peer, session_id: str, *, reads: bool, writes: bool) -> None:
+    def __init__(self, peer: EditorPeer, session_id: str, *, reads: bool, writes: bool) -> None:
         self._peer = peer
         self._session = session_id
         self.reads = reads
@@ -96,7 +96,7 @@ class EditorTerminals:
 
     def __init__(
         self,
-        peer: Peer,
+        peer: EditorPeer,
         session_id: str,
         opened: Callable[[str, str], None],
         start_task: Callable[[Coroutine[Any, Any, None]], object],
@@ -140,7 +140,7 @@ class EditorTerminals:
 class EditorTerminal:
     """A command in a terminal of the editor; `core.commands.Running`."""
 
-    def __init__(self, peer: Peer, session_id: str, id: str, on_output: OnOutput) -> None:
+    def __init__(self, peer: EditorPeer, session_id: str, id: str, on_output: OnOutput) -> None:
         self._peer = peer
         self._ids: dict[str, Any] = {"session_id": session_id, "terminal_id": id}
         self._on_output = on_output
@@ -210,7 +210,7 @@ class EditorTerminal:
 _CUT = b"[the editor kept only the end of the output]\n"
 
 
-async def _ask(peer: Peer, request: Sent, limit_s: float | None = None) -> Any:
+async def _ask(peer: EditorPeer, request: Sent, limit_s: float | None = None) -> Any:
     """Return the editor's answer. Raises `FileNotFoundError` if the file does not exist."""
     method, answer = METHODS[type(request)]
     try:
@@ -254,7 +254,7 @@ _ANSWERS = {
 
 
 async def ask(
-    peer: Peer,
+    peer: EditorPeer,
     session_id: str,
     question: Confirmation,
     fields: ToolFields,

@@ -18,7 +18,7 @@ from callgate.features.chat.settings import ChatSettings
 from callgate.features.editor.agent import AcpAgent
 from callgate.features.editor.contents import nearest
 from callgate.features.editor.editor_sessions import Dependencies, OpenServers
-from callgate.features.editor.peer import Peer
+from callgate.features.editor.peer import EditorPeer
 from callgate.features.editor.settings import EditorSettings
 from callgate.features.editor.stdio import AcpOptions
 from callgate.instance.watchdog import watch_runtime
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # most sessions have none
 
 
 async def make_agent(
-    options: AcpOptions, report: Callable[[Wired], None], peer: Peer, client: Initialize
+    options: AcpOptions, report: Callable[[Wired], None], peer: EditorPeer, client: Initialize
 ) -> AcpAgent:
     """Return the agent for a client. Raises `RpcError` with the reason if it cannot start."""
     wired = await asyncio.to_thread(_open, report)

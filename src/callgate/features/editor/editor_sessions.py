@@ -24,7 +24,7 @@ from callgate.features.editor import contents, editor
 from callgate.features.editor.cards import Cards, Telling
 from callgate.features.editor.contents import kind_of, locations_of
 from callgate.features.editor.editor import EditorFiles, EditorTerminals
-from callgate.features.editor.peer import Peer
+from callgate.features.editor.peer import EditorPeer
 from callgate.protocol.acp.initialize import ClientCapabilities
 from callgate.protocol.acp.requests import McpServer
 from callgate.protocol.acp.updates import (
@@ -107,7 +107,7 @@ class EditorSession:
         self,
         session: Session,
         dependencies: Dependencies,
-        peer: Peer,
+        peer: EditorPeer,
         client: ClientCapabilities,
         name: str,
         adopted: Callable[[str], None],

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from callgate.features.editor import stdio
-from callgate.features.editor.peer import Peer
+from callgate.features.editor.peer import EditorPeer
 from callgate.features.editor.stdio import AcpOptions
 from callgate.protocol.acp.initialize import Initialize
 
@@ -27,7 +27,7 @@ async def serve_editor(
     `report` receives the runtime and may print information about it.
     """
 
-    async def make_agent(peer: Peer, client: Initialize) -> AcpAgent:
+    async def make_agent(peer: EditorPeer, client: Initialize) -> AcpAgent:
         await asyncio.to_thread(_load_agent)
         from callgate.features.editor import editor_agent  # lazy: after the greeting  # noqa: PLC0415
 

@@ -66,7 +66,7 @@ class PeerGone(Exception):
         super().__init__("the client has gone")
 
 
-class Peer:
+class EditorPeer:
     def __init__(
         self,
         write: Callable[[bytes], None],

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 from callgate.core.tasks import start_task
 from callgate.core.version import __version__
-from callgate.features.editor.peer import Peer, PeerGone
+from callgate.features.editor.peer import EditorPeer, PeerGone
 from callgate.protocol.acp.initialize import (
     AgentAuth,
     AgentCapabilities,
@@ -120,14 +120,14 @@ class EditorAgent(Protocol):
         """Stop every turn and release every session."""
 
 
-MakeAgent = Callable[[Peer, Initialize], Awaitable[EditorAgent]]
+MakeAgent = Callable[[EditorPeer, Initialize], Awaitable[EditorAgent]]
 
 
-class Client(Protocol):
+class EditorClient(Protocol):
     """One client on two descriptors."""
 
     @property
-    def peer(self) -> Peer: ...
+    def peer(self) -> EditorPeer: ...
 
     async def close(self) -> None:
         """End all work of the client, which has disconnected."""
@@ -144,7 +144,7 @@ async def serve(read_fd: int, write_fd: int, options: AcpOptions, make_agent: Ma
 async def serve_client(
     read_fd: int,
     write_fd: int,
-    make_client: Callable[[Callable[[bytes], None], Callable[[], None]], Client],
+    make_client: Callable[[Callable[[bytes], None], Callable[[], None]], EditorClient],
 ) -> int:
     """Serve any kind of client. `make_client` receives the write function and the function that
     ends the service.
@@ -178,7 +178,7 @@ class Served:
         on_disconnect: Callable[[], None],
     ) -> None:
         self._options, self._make_agent = options, make_agent
-        self.peer = Peer(write, self._answer, self._noted, on_gone=on_disconnect)
+        self.peer = EditorPeer(write, self._answer, self._noted, on_gone=on_disconnect)
         self._client: Initialize | None = None
         self._making: asyncio.Task[EditorAgent] | None = None
 
@@ -252,7 +252,7 @@ class Served:
         await last_words(self.peer)
 
 
-async def last_words(peer: Peer) -> None:
+async def last_words(peer: EditorPeer) -> None:
     """Wait a short time for a client to read the last answers."""
     try:
         async with asyncio.timeout(_LAST_WORDS_S):

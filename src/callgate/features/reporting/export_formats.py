@@ -138,7 +138,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _FORMULA = re.compile(r"\A[=+\-@]")
 
 
-class Row(msgspec.Struct, frozen=True):
+class ExportRow(msgspec.Struct, frozen=True):
     """A record, ready for a sink."""
 
     id: str
@@ -147,7 +147,7 @@ class Row(msgspec.Struct, frozen=True):
     """The line without its line end; it contains no other line end."""
     severity: int
     """Severity for syslog: 4 for denied, 5 for failed, else 6."""
-    shorten: Callable[[], Row] | None = None
+    shorten: Callable[[], ExportRow] | None = None
     """Returns a short replacement for a sink with a size limit."""
 
 
@@ -163,13 +163,15 @@ def encoding_of(format: Format) -> Encoding:
     return _ENCODINGS[format]
 
 
-def make_row(encoding: Encoding, record: CallRecord, raw: bytes, home: str) -> Row:
+def make_row(encoding: Encoding, record: CallRecord, raw: bytes, home: str) -> ExportRow:
     severity = 4 if record.decision == "deny" else 5 if record.error_class is not None else 6
     shorten = partial(_shortened, encoding, record, raw, home, severity)
-    return Row(record.id, record.ts, encoding.encode(record, raw, home), severity, shorten)
+    return ExportRow(record.id, record.ts, encoding.encode(record, raw, home), severity, shorten)
 
 
-def _shortened(encoding: Encoding, record: CallRecord, raw: bytes, home: str, severity: int) -> Row:
+def _shortened(
+    encoding: Encoding, record: CallRecord, raw: bytes, home: str, severity: int
+) -> ExportRow:
     """Return a short row of one or two thousand bytes: the record's id, its end and the hash of
     its line.
     """
@@ -185,7 +187,7 @@ def _shortened(encoding: Encoding, record: CallRecord, raw: bytes, home: str, se
         **{name: getattr(record, name)[:_LONGEST] for name in _SHORTENED},
     )
     line = encoding.encode(stub, msgspec.json.encode(stub), home)
-    return Row(record.id, record.ts, line, severity)
+    return ExportRow(record.id, record.ts, line, severity)
 
 
 def _ocsf(record: CallRecord, raw: bytes, home: str) -> bytes:

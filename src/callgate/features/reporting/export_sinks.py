@@ -34,7 +34,7 @@ import httpx2
 from callgate.core.http import is_loopback, is_untrusted, open_client, post, retry_after
 from callgate.core.local.disk import sync_file
 from callgate.core.version import __version__
-from callgate.features.reporting.export_formats import Encoding, Row
+from callgate.features.reporting.export_formats import Encoding, ExportRow
 
 
 class SinkUnavailable(Exception):
@@ -60,7 +60,7 @@ class TooLarge(SinkRefused):
 
 
 class Sink(Protocol):
-    async def send(self, rows: Sequence[Row]) -> None:
+    async def send(self, rows: Sequence[ExportRow]) -> None:
         """Send rows, and return when the sink has accepted all, as far as it acknowledges.
 
         Raises `SinkUnavailable` or `SinkRefused`. Then no row counts as accepted, although some
@@ -79,7 +79,7 @@ class StreamSink:
         self._write = write
         self._head = head
 
-    async def send(self, rows: Sequence[Row]) -> None:
+    async def send(self, rows: Sequence[ExportRow]) -> None:
         lines = [row.line for row in rows]
         if self._head:
             lines, self._head = [self._head, *lines], b""
@@ -115,7 +115,7 @@ class FileSink:
         """The inode of the file, and its size that is certainly on the disk."""
         return os.fstat(self._file.fileno()).st_ino, self._file.tell()
 
-    async def send(self, rows: Sequence[Row]) -> None:
+    async def send(self, rows: Sequence[ExportRow]) -> None:
         lines = [row.line for row in rows]
         if self._head:
             lines, self._head = [self._head, *lines], b""
@@ -173,7 +173,7 @@ class HttpSink:
         }
         self._client = open_client(self._url, silent_s=SILENT_S)
 
-    async def send(self, rows: Sequence[Row]) -> None:
+    async def send(self, rows: Sequence[ExportRow]) -> None:
         """Send rows. The header `idempotency-key` identifies them, so that a server can detect
         duplicates.
         """
@@ -236,7 +236,7 @@ def parse_syslog(text: str) -> SyslogAddress:
     return SyslogAddress(transport, url.hostname, url.port or _PORTS[transport])
 
 
-def message(row: Row, hostname: str, pid: int) -> bytes:
+def message(row: ExportRow, hostname: str, pid: int) -> bytes:
     """Return a row in the format of RFC 5424."""
     when = datetime.fromtimestamp(row.ts / 1000, UTC).isoformat(timespec="milliseconds")
     host = _UNPRINTED.sub("-", hostname)[:255] or "-"
@@ -251,7 +251,7 @@ class SyslogSink:
         self._socket: socket.socket | None = None
         self._is_stream = address.transport in ("tcp", "tls")
 
-    async def send(self, rows: Sequence[Row]) -> None:
+    async def send(self, rows: Sequence[ExportRow]) -> None:
         hostname, pid = socket.gethostname(), os.getpid()
         messages = [message(row, hostname, pid) for row in rows]
         await asyncio.to_thread(self._send, messages)

@@ -141,27 +141,27 @@ _TYPES = {
 _PAGE = "index.html"
 
 
-class File(NamedTuple):
+class AssetFile(NamedTuple):
     path: str
     media_type: str
 
 
-def find_files(root: str = STATIC) -> Mapping[str, File]:
+def find_files(root: str = STATIC) -> Mapping[str, AssetFile]:
     """Return the served files by URL path; files of unknown types are left out."""
-    found: dict[str, File] = {}
+    found: dict[str, AssetFile] = {}
     for directory, _, names in os.walk(root):
         for name in names:
             media_type = _TYPES.get(os.path.splitext(name)[1])
             if media_type is not None and not name.startswith("."):
                 path = os.path.join(directory, name)
-                found["/" + os.path.relpath(path, root)] = File(path, media_type)
+                found["/" + os.path.relpath(path, root)] = AssetFile(path, media_type)
     if f"/{_PAGE}" in found:
         found["/"] = found.pop(f"/{_PAGE}")
     return found
 
 
 class Files:
-    def __init__(self, files: Mapping[str, File]) -> None:
+    def __init__(self, files: Mapping[str, AssetFile]) -> None:
         self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -231,7 +231,7 @@ def make_application(
     context: Context,
     *,
     ping_s: float = PING_S,
-    files: Mapping[str, File] | None = None,
+    files: Mapping[str, AssetFile] | None = None,
     mcp: ASGIApp | None = None,
 ) -> ASGIApp:
     """Return the application. `mcp` answers at `/mcp`, and is not part of the description."""

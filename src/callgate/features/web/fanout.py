@@ -42,7 +42,7 @@ _REMEMBERED = 8_192
 _log = logging.getLogger("callgate.http")
 
 
-class Client(Protocol):
+class StreamClient(Protocol):
     def put(self, data: bytes, count: int = 1) -> None: ...
 
 
@@ -72,7 +72,7 @@ class Joined:
 
     __slots__ = ("client", "kind", "seq")
 
-    def __init__(self, kind: Kind, client: Client, seq: int = 0) -> None:
+    def __init__(self, kind: Kind, client: StreamClient, seq: int = 0) -> None:
         self.kind = kind
         self.client = client
         self.seq = seq

@@ -25,7 +25,7 @@ from callgate.dispatch.permission.questions import read_question
 from callgate.features.web import frames
 from callgate.features.web.access import Visitor
 from callgate.features.web.contexts import Context
-from callgate.features.web.fanout import Client, Fanout, Joined, Kind
+from callgate.features.web.fanout import Fanout, Joined, Kind, StreamClient
 from callgate.features.web.frames import event_tail
 from callgate.features.web.guard import VISITOR
 from callgate.features.web.responses import (
@@ -45,7 +45,7 @@ MOST_REPLAYED = 10_000
 _PAGE = 250
 
 
-class Patient(Client, Protocol):
+class Patient(StreamClient, Protocol):
     """A client whose queue can be awaited."""
 
     async def drained(self) -> None: ...

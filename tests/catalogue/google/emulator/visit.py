@@ -31,7 +31,7 @@ from tests.support import Bench
 
 PORT, BACK = 4002, 4180
 URL = f"http://127.0.0.1:{PORT}"
-CLIENT = oauth.Client("client-1.apps.example", "emulated-secret-1")
+CLIENT = oauth.OAuthClient("client-1.apps.example", "emulated-secret-1")
 SCOPES = ["openid", "email", f"{SCOPE}gmail.readonly", f"{SCOPE}gmail.send"]
 SEED = {
     "google": {

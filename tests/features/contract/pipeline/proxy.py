@@ -14,7 +14,7 @@ from callgate.features.agents.proxy.instance import ProxyOptions, make_dependenc
 from callgate.features.agents.proxy.proxy import Proxy
 from callgate.features.agents.proxy.runners import AgentAction, AgentTurn
 from callgate.features.agents.proxy.server import ProxyServer
-from callgate.features.editor.peer import Peer
+from callgate.features.editor.peer import EditorPeer
 from callgate.instance.wiring.builder import register_own
 from callgate.instance.wiring.runtime import Wired
 from callgate.policy.rules import Outcome
@@ -121,9 +121,9 @@ class Proxied(Entry):
         self.agent: ScriptedAgent | None = None
         self.answers: list[Any] = []
         self.server = ProxyServer(self._proxy, False, lambda data: self.editor.feed(data), lambda: None)
-        self.editor = Peer(lambda data: self.server.peer.feed(data), self._answer, lambda method, params: None)
+        self.editor = EditorPeer(lambda data: self.server.peer.feed(data), self._answer, lambda method, params: None)
 
-    async def _proxy(self, peer: Peer, client: Any, make_chain: Any) -> Proxy:
+    async def _proxy(self, peer: EditorPeer, client: Any, make_chain: Any) -> Proxy:
         options = ProxyOptions(argv=("scripted",), workspace=str(self.scene.work), mode=self.scene.case.mode)
         dependencies = make_dependencies(self.wired, options)
 

@@ -13,7 +13,7 @@ from mcp.shared.exceptions import MCPError
 
 from callgate.core.events import OUTPUT_DELTA, PROGRESS, Event
 from callgate.core.sessions import Mode
-from callgate.features.mcp.server.pending_requests import MOST, Notifications, Step
+from callgate.features.mcp.server.pending_requests import MOST, Notifications, RequestStep
 from tests.features.mcp.server.talks import GENERATIONS, texts, world
 
 each_generation = pytest.mark.parametrize("generation", GENERATIONS)
@@ -134,14 +134,14 @@ def test_a_client_that_does_not_read_is_told_how_much_it_missed() -> None:
     for _ in range(MOST + 5):
         notifications.note(_event(PROGRESS, message="step"))
     notifications.note(_event(OUTPUT_DELTA, text="lost"))
-    *steps, last = [each for each in notifications.take() if isinstance(each, Step)]
+    *steps, last = [each for each in notifications.take() if isinstance(each, RequestStep)]
     assert [each.message for each in steps] == ["step"] * MOST
     assert (last.message or "").startswith("6 events of this call were dropped")
     assert last.progress > steps[-1].progress
     notifications.note(_event(OUTPUT_DELTA, text="x" * 20_000))
     notifications.note(_event(OUTPUT_DELTA, text="y" * 1_000))
     (step,) = notifications.take()
-    assert isinstance(step, Step) and (step.message or "").endswith(
+    assert isinstance(step, RequestStep) and (step.message or "").endswith(
         f"[... {21_000 - 16_384} characters were dropped]\n"
     )
     assert not notifications.take()

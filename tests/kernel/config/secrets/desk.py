@@ -11,7 +11,7 @@ from callgate.config.secret_opening import TokenFile
 from callgate.core.models import Key
 from callgate.features.chat.models.make import store_key, stored_keys
 from callgate_catalogue.google.accounts import GoogleAccounts
-from callgate_catalogue.google.oauth import Client, Tokens
+from callgate_catalogue.google.oauth import OAuthClient, Tokens
 from callgate_catalogue.settings import GoogleTable
 
 VARIABLE, NEW = "CALLGATE_SECRETS_KEY", "CALLGATE_SECRETS_NEW"
@@ -29,7 +29,7 @@ def settings(home: Path, text: str = SETTINGS) -> None:
 def fill(home: Path) -> None:
     store_key(Home(str(home)), "openai", Key(MODEL))
     tokens(home).write({"tokens": {"access_token": ACCESS, "refresh_token": REFRESH}})
-    accounts(home).put("default", TOKENS, Client("c"), read_only=False)
+    accounts(home).put("default", TOKENS, OAuthClient("c"), read_only=False)
 
 
 def accounts(home: Path) -> GoogleAccounts:

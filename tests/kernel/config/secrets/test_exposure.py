@@ -30,7 +30,7 @@ from callgate.features.mcp.client.programs import server_environment
 from callgate.features.mcp.settings import McpTable
 from callgate.sandbox.plans import child_environment
 from callgate_catalogue.memory import command_line
-from callgate_catalogue.memory.store import Entry
+from callgate_catalogue.memory.store import MemoryEntry
 from tests.kernel.cli.running import callgate, installed
 from tests.kernel.config.secrets.desk import EVERYTHING, MODEL, NEW, ONE, SETTINGS, TWO, VARIABLE, contents, fill, shows
 
@@ -143,7 +143,7 @@ def test_an_editor_has_no_key(workspace: Path, tmp_path: Path, monkeypatch: pyte
     script.chmod(0o755)
     monkeypatch.setenv("EDITOR", str(script))
     monkeypatch.setattr(command_line, "is_terminal", lambda stream: True)
-    assert command_line._typed(Entry("u1", "before", 0.0)) == "changed\n"
+    assert command_line._typed(MemoryEntry("u1", "before", 0.0)) == "changed\n"
     assert "PATH=" in seen.read_text() and shows(seen.read_text()) == []
 
 

@@ -22,7 +22,7 @@ from callgate.config.sealing import is_sealed
 from callgate.config.secret_entries import SharedEntries
 from callgate.storage.sqlite.store import SqliteStore
 from callgate_catalogue.google.accounts import GoogleAccounts
-from callgate_catalogue.google.oauth import Client
+from callgate_catalogue.google.oauth import OAuthClient
 from tests.catalogue.google.desk import Desk as GoogleDesk
 from tests.features.mcp.client.test_http import Browser, Desk, Web
 from tests.google_server import GoogleServer
@@ -153,7 +153,7 @@ async def test_accounts_that_two_servers_change_at_once_are_all_kept(shared: Non
         renewing = asyncio.create_task(desk.accounts.token(None, ["gmail.readonly"], writes=False))
         names = [f"n{number}" for number in range(6)]
         await asyncio.gather(
-            *(asyncio.to_thread(other.put, name, TOKENS, Client("c"), read_only=False) for name in names)
+            *(asyncio.to_thread(other.put, name, TOKENS, OAuthClient("c"), read_only=False) for name in names)
         )
         granted = await asyncio.wait_for(renewing, 60)
         accounts = GoogleAccounts(str(homes[0]), desk.table).known().accounts

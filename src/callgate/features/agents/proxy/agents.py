@@ -21,7 +21,7 @@ from callgate.core.errors import ToolError
 from callgate.core.sessions import Mode, Root, Session
 from callgate.core.tasks import start_task
 from callgate.features.chat.live_sessions import LiveSessions
-from callgate.features.editor.peer import Peer, PeerGone
+from callgate.features.editor.peer import EditorPeer, PeerGone
 from callgate.protocol.jsonrpc import INTERNAL_ERROR, Request, RpcError, shown
 from callgate.redaction.texts import redact
 from callgate.runtime import Runtime
@@ -158,7 +158,7 @@ class AgentProcess:
         self._watching: asyncio.Task[None] | None = None
         self._errors = bytearray()
         self._hidden_paths: Callable[[str], tuple[str, ...]] = lambda text: ()
-        self.peer = Peer(
+        self.peer = EditorPeer(
             self._write,
             lambda method, params, request: handlers.answer(self, method, params, request),
             lambda method, params: handlers.noted(self, method, params),

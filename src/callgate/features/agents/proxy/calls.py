@@ -21,7 +21,7 @@ from callgate.features.agents.proxy.runners import AgentWork
 from callgate.features.editor import editor
 from callgate.features.editor.cards import Cards
 from callgate.features.editor.contents import kind_of, locations_of, title_of
-from callgate.features.editor.peer import Peer
+from callgate.features.editor.peer import EditorPeer
 from callgate.protocol.acp.updates import SESSION_UPDATE, SessionUpdate, ToolFields, Update
 from callgate.protocol.strict_json import Unsendable
 from callgate.runtime import Registered
@@ -158,7 +158,7 @@ _log = logging.getLogger("callgate.acp")
 
 class SessionCalls:
     def __init__(
-        self, session: Session, dependencies: Dependencies, editor: Peer, editor_name: str
+        self, session: Session, dependencies: Dependencies, editor: EditorPeer, editor_name: str
     ) -> None:
         self.session = session
         self.id = ""

@@ -33,7 +33,7 @@ from callgate.features.agents.proxy.server import AgentHook, MakeChain, ProxySer
 from callgate.features.agents.settings import AgentsSettings
 from callgate.features.chat.live_sessions import LiveSessions
 from callgate.features.editor.editor_agent import session_in
-from callgate.features.editor.peer import Peer
+from callgate.features.editor.peer import EditorPeer
 from callgate.features.editor.settings import EditorSettings, ProxyTable
 from callgate.features.editor.stdio import serve_client
 from callgate.instance.watchdog import watch_runtime
@@ -78,7 +78,7 @@ async def serve_proxy(requests: int, answers: int, options: ProxyOptions) -> int
 
 
 async def _make(
-    options: ProxyOptions, peer: Peer, client: Initialize, make_chain: MakeChain | None
+    options: ProxyOptions, peer: EditorPeer, client: Initialize, make_chain: MakeChain | None
 ) -> Proxy:
     """Create the proxy. Raises `RpcError`."""
     if not options.argv and make_chain is None:

@@ -9,7 +9,7 @@
     other messages    forwarded if `messages` lists them, else refused or dropped
 
 Messages stay in order: a task that waits for an answer continues before the next message of the
-same peer is processed (`Peer`).
+same peer is processed (`EditorPeer`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from callgate.features.agents.proxy.messages import guarded
 from callgate.features.agents.proxy.runners import AGENT_TURN, AgentTurn
 from callgate.features.agents.proxy.sessions import HANDLERS, ProxiedSession
 from callgate.features.editor.editor_sessions import is_directory
-from callgate.features.editor.peer import Peer
+from callgate.features.editor.peer import EditorPeer
 from callgate.protocol.acp.client_requests import CANCELLED, PERMISSION, session_id_of
 from callgate.protocol.acp.updates import SESSION_UPDATE
 from callgate.protocol.jsonrpc import (
@@ -74,7 +74,7 @@ class Proxy:
     def __init__(
         self,
         dependencies: Dependencies,
-        editor: Peer,
+        editor: EditorPeer,
         editor_name: str | None,
         make_agents: Callable[[Handlers], Agents],
     ) -> None:

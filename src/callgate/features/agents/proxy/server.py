@@ -36,7 +36,7 @@ from callgate.features.agents.proxy.agents import AgentLocation, Handlers, Proxi
 from callgate.features.agents.proxy.messages import combined
 from callgate.features.agents.proxy.proxy import Proxy
 from callgate.features.agents.proxy.sessions import ProxiedSession
-from callgate.features.editor.peer import Peer, PeerGone
+from callgate.features.editor.peer import EditorPeer, PeerGone
 from callgate.features.editor.stdio import last_words
 from callgate.protocol.acp.initialize import Initialize, Received, read_params
 from callgate.protocol.jsonrpc import (
@@ -70,7 +70,7 @@ class Successor:
     runs_in = _OUTSIDE
     is_alive = True
 
-    def __init__(self, conductor: Peer, location: AgentLocation) -> None:
+    def __init__(self, conductor: EditorPeer, location: AgentLocation) -> None:
         self._conductor = conductor
         self.location = location
 
@@ -93,7 +93,7 @@ class Successor:
 class Chain:
     """Implements `agents.Agents` with one agent, which is reached through the conductor."""
 
-    def __init__(self, conductor: Peer, location: AgentLocation, handlers: Handlers) -> None:
+    def __init__(self, conductor: EditorPeer, location: AgentLocation, handlers: Handlers) -> None:
         self._successor = Successor(conductor, location)
         self._handlers = handlers
 
@@ -141,7 +141,7 @@ class Greeted(Protocol):
 
 
 MakeChain = Callable[[AgentLocation, Handlers], Chain]
-MakeProxy = Callable[[Peer, Initialize, MakeChain | None], Awaitable[Greeted]]
+MakeProxy = Callable[[EditorPeer, Initialize, MakeChain | None], Awaitable[Greeted]]
 """Creates the proxy, in a chain or, if None, with an agent that it starts itself."""
 
 
@@ -157,7 +157,7 @@ class ProxyServer:
     ) -> None:
         self._make_proxy, self._unstable = make_proxy, unstable
         self._chain: Chain | None = None
-        self.peer = Peer(write, self._answer, self._noted, on_gone=on_disconnect)
+        self.peer = EditorPeer(write, self._answer, self._noted, on_gone=on_disconnect)
         self._proxy: Greeted | None = None
         self._greeted = False
 

@@ -38,7 +38,7 @@ from callgate.features.agents.proxy.runners import (
     environment,
     shell_arguments,
 )
-from callgate.features.editor.peer import Peer
+from callgate.features.editor.peer import EditorPeer
 from callgate.protocol.acp import client_requests as wire
 from callgate.protocol.acp.client_requests import (
     CreateTerminal,
@@ -69,7 +69,7 @@ class ProxiedSession:
         self,
         session: Session,
         dependencies: Dependencies,
-        editor: Peer,
+        editor: EditorPeer,
         editor_name: str,
         *,
         runs_in: str,

@@ -40,7 +40,7 @@ from callgate.redaction.texts import redact
 from callgate.sources.logs import PROBLEM, LifeLog, LoggedMessage
 from callgate.sources.pins import (
     LARGEST,
-    Changes,
+    PinChanges,
     PinDoubt,
     Pinned,
     Pins,
@@ -336,7 +336,7 @@ class ServerProvider:
             if any(each.prints.get(tool) != known[tool] for each in running)
         }
 
-    def compare(self, before: Pinned | None, after: Pinned) -> Changes:
+    def compare(self, before: Pinned | None, after: Pinned) -> PinChanges:
         return compare(self.name, before, after, names_of)
 
 

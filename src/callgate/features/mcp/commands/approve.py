@@ -33,7 +33,7 @@ from callgate.features.mcp.commands.servers import ensure_known, servers_of, tel
 from callgate.features.mcp.wiring import ask, make_servers, update_packages
 from callgate.instance.wiring.runtime import surroundings
 from callgate.redaction.texts import redact
-from callgate.sources.pins import Changes, Pinned
+from callgate.sources.pins import PinChanges, Pinned
 from callgate.sources.providers import PREFIX
 
 _SENTENCE = re.compile(r"(?:[.!?])(?=\s|\Z)")
@@ -262,8 +262,8 @@ class Approval(Reload):
         surroundings = self._wired.sandbox.surroundings
         return ask(self._home, self._settings, surroundings, self._workspace, names, show, say)
 
-    def _compare(self, name: str, before: Pinned | None, after: Pinned) -> Changes:
-        changes: Changes = self._hosts.compare(name, before, after)
+    def _compare(self, name: str, before: Pinned | None, after: Pinned) -> PinChanges:
+        changes: PinChanges = self._hosts.compare(name, before, after)
         return changes
 
     takes_effects = False

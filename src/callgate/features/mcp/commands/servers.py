@@ -12,7 +12,7 @@ import msgspec
 from callgate.cli import instance_http as remote_hosts
 from callgate.cli.errors import EXIT_CODES, OK, CliError
 from callgate.cli.findings import Finding, Level, Patient
-from callgate.cli.hosts.hosts import Log, described, print_table, show
+from callgate.cli.hosts.hosts import HostLog, described, print_table, show
 from callgate.cli.hosts.reloads import settings_of
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.stores import not_found, words
@@ -62,7 +62,7 @@ def logs(options: Namespace) -> int:
     (name,) = words(options, "server")
     servers = servers_of(Home.from_environment())
     ensure_known(servers, [name])
-    show(Log(servers.log_path(name)), options.n, follow=options.follow)
+    show(HostLog(servers.log_path(name)), options.n, follow=options.follow)
     return OK
 
 

@@ -144,7 +144,7 @@ _S = 5.0
 """Time limit for sending a notification to one client."""
 
 
-class Changes:
+class ChangeNotices:
     def __init__(
         self,
         client_sessions: ClientSessions,

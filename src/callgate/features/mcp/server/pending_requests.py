@@ -27,7 +27,7 @@ _NUDGE = 0.001
 _COMPLETE = 100.0
 
 
-class Step(NamedTuple):
+class RequestStep(NamedTuple):
     progress: float
     total: float | None
     message: str | None
@@ -109,20 +109,20 @@ class Notifications:
         self._wake()
         return True
 
-    def take(self) -> deque[Step | Line]:
-        taken: deque[Step | Line] = deque()
+    def take(self) -> deque[RequestStep | Line]:
+        taken: deque[RequestStep | Line] = deque()
         while self._waiting:
             each = self._waiting.popleft()
             if isinstance(each, Line):
                 taken.append(each)
             elif isinstance(each, _Output):
-                taken.append(Step(*self._meter.next(None), each.text))
+                taken.append(RequestStep(*self._meter.next(None), each.text))
             else:
                 raw, fraction = each.payload.get("message"), each.payload.get("fraction")
                 message = None if raw is None else str(raw)
-                taken.append(Step(*self._meter.next(fraction), message))
+                taken.append(RequestStep(*self._meter.next(fraction), message))
         if self._dropped:
-            taken.append(Step(*self._meter.next(None), dropped_events(self._dropped)))
+            taken.append(RequestStep(*self._meter.next(None), dropped_events(self._dropped)))
             self._dropped = 0
         return taken
 
@@ -327,9 +327,9 @@ class Teller:
         self._ctx = ctx
         self.modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
 
-    async def tell(self, notifications: deque[Step | Line]) -> None:
+    async def tell(self, notifications: deque[RequestStep | Line]) -> None:
         for each in notifications:
-            if isinstance(each, Step):  # the SDK sends it only if progress was requested
+            if isinstance(each, RequestStep):  # the SDK sends it only if progress was requested
                 await self._ctx.session.report_progress(each.progress, each.total, each.message)
             else:
                 await self._ctx.session.send_notification(

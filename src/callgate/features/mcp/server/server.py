@@ -31,7 +31,7 @@ from callgate.core.tasks import TaskSet
 from callgate.core.version import __version__
 from callgate.features.mcp.server import in_flight, tasks, tool_lists
 from callgate.features.mcp.server.client_sessions import (
-    Changes,
+    ChangeNotices,
     ClientSession,
     ClientSessions,
     OpenForClient,
@@ -106,7 +106,7 @@ class McpServer:
         self._in_flight = InFlightCalls(runtime, self._start_task, elicits=elicits)
         self._tasks = Tasks()
         self.client_sessions = ClientSessions(runtime, open_session, self._in_flight.confirm)
-        self.changes = Changes(self.client_sessions, self._start_task)
+        self.changes = ChangeNotices(self.client_sessions, self._start_task)
         self.sdk = self._make(instructions, readiness)
         self._log = in_flight.ToolLog(self._in_flight.log)
         self._log.attach()

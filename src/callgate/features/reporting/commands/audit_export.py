@@ -40,7 +40,7 @@ from callgate.config.stores import known_home_id
 from callgate.core.errors import ToolErrorClass
 from callgate.core.http import back_off
 from callgate.core.stores import Store
-from callgate.features.reporting.export_formats import Encoding, Row, encoding_of, make_row
+from callgate.features.reporting.export_formats import Encoding, ExportRow, encoding_of, make_row
 from callgate.features.reporting.export_sinks import (
     FileSink,
     HttpSink,
@@ -57,7 +57,7 @@ from callgate.policy.rules import is_within
 LOOK_EVERY_S = 0.2
 
 
-class Log(msgspec.Struct, frozen=True):
+class ExportedLog(msgspec.Struct, frozen=True):
     path: str
     home: str = ""
     """The id of its home."""
@@ -76,7 +76,7 @@ class Summary(msgspec.Struct):
 class Export:
     def __init__(
         self,
-        logs: Sequence[Log],
+        logs: Sequence[ExportedLog],
         encoding: Encoding,
         sink: Sink,
         *,
@@ -108,7 +108,7 @@ class Export:
                     return self.summary
                 await asyncio.sleep(LOOK_EVERY_S)
 
-    async def _export_part(self, log: Log) -> bool:
+    async def _export_part(self, log: ExportedLog) -> bool:
         """Export the next part of a log. Return whether there may be more."""
         part = await asyncio.to_thread(read_part, log.path, self._positions[log.path], PART)
         if part.dropped:
@@ -140,7 +140,7 @@ class Export:
             )
         )
 
-    async def _send(self, rows: Sequence[Row]) -> None:
+    async def _send(self, rows: Sequence[ExportRow]) -> None:
         attempt, began = 0, time.monotonic()
         while True:
             try:
@@ -167,7 +167,7 @@ class Export:
                     raise
             await asyncio.sleep(wait_s)
 
-    def _shortened(self, row: Row, problem: TooLarge) -> Row:
+    def _shortened(self, row: ExportRow, problem: TooLarge) -> ExportRow:
         """Return the short replacement of a row that is too large for the sink, so that it does
         not block the rows after it.
         """
@@ -224,7 +224,7 @@ def export(options: Namespace) -> int:
 
 async def _run(
     options: Namespace,
-    logs: list[Log],
+    logs: list[ExportedLog],
     encoding: Encoding,
     sink: Sink,
     since: int | None,
@@ -247,21 +247,21 @@ async def _run(
         await sink.close()
 
 
-def _logs(options: Namespace) -> list[Log]:
+def _logs(options: Namespace) -> list[ExportedLog]:
     """Return the named logs, or the log of this home. Report other homes that share the store."""
     homes = [Home(os.path.abspath(each)) for each in options.home or ()]
     for home in homes:
         if not os.path.isdir(home.path):
             raise not_found(f"there is no directory {home.path}")
     if homes:
-        return [Log(home.audit, known_home_id(home) or "") for home in homes]
+        return [ExportedLog(home.audit, known_home_id(home) or "") for home in homes]
     home = Home.from_environment()
     if find_shared_store(home) is not None:
         home_id = known_home_id(home)
         others = sorted(with_store(options, _homes) - {home_id})
         if others:
             say(f"not exported: the logs of homes {', '.join(others)} (use --home DIR)")
-    return [Log(home.audit, known_home_id(home) or "")]
+    return [ExportedLog(home.audit, known_home_id(home) or "")]
 
 
 async def _homes(store: Store) -> set[str]:
