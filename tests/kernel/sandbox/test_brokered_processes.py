@@ -316,11 +316,11 @@ import asyncio, sys
 from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProcess
 from callgate.sandbox.jails import Jail
 from callgate.sandbox.plans import Command
-from callgate.sandbox.plans import Plan
+from callgate.sandbox.plans import SandboxPlan
 
 async def main():
     names = tuple(sys.argv[1].split())
-    plan = Plan(Jail(), names) if names else None
+    plan = SandboxPlan(Jail(), names) if names else None
     script = "trap '' TERM; setsid sleep 300 & echo up; setsid setsid sleep 300; sleep 300"
     process = BrokerProcess()
     up = asyncio.Event()

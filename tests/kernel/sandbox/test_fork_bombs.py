@@ -121,7 +121,7 @@ from callgate.sandbox import kernel, meters
 from callgate.sandbox.processes.broker_client import RestrictionFailed
 from callgate.sandbox.jails import Jail, Limits
 from callgate.sandbox.machines import process_bound
-from callgate.sandbox.plans import Plan
+from callgate.sandbox.plans import SandboxPlan
 from tests.kernel.sandbox.worlds import run
 
 try:
@@ -135,11 +135,11 @@ if meters.nproc_binds():
 print(process_bound())
 jail = Jail(limits=Limits(processes=60), bounded=True)
 try:
-    asyncio.run(run(Plan(jail, ("seccomp", "landlock")), ("/bin/echo", "in"), "/"))
+    asyncio.run(run(SandboxPlan(jail, ("seccomp", "landlock")), ("/bin/echo", "in"), "/"))
 except RestrictionFailed as error:
     print("unasked:", error.step)
 jail = msgspec.structs.replace(jail, bounded=False)
-print("asked:", asyncio.run(run(Plan(jail, ("seccomp", "landlock")), ("/bin/echo", "in"), "/"))[1].strip())
+print("asked:", asyncio.run(run(SandboxPlan(jail, ("seccomp", "landlock")), ("/bin/echo", "in"), "/"))[1].strip())
 """
 
 
