@@ -12,7 +12,7 @@ from safety.values import Call
 from safety.verdicts import Outcome, Verdict
 
 SUITES = ("apps", "fresh")
-"""Attacks with which the guard was improved, and variants on which no rule was tuned."""
+"""Attacks with which the guard was improved, and fresh variants (`fresh.toml`)."""
 FILES = {"apps": "attacks.toml", "fresh": "fresh.toml"}
 PATIENCE = 5
 """Questions about calls outside the task that the person refuses; then they allow everything."""
