@@ -77,7 +77,7 @@ def test_verdicts_are_printed_and_kept_with_earlier_ones(without_work, tmp_path,
     capsys.readouterr()
     run.main(["--half", "coding", "--suite", "dangerous", "--out", str(out), "--update"])
     printed = capsys.readouterr().out
-    assert "| callgate `ask` (default), its own shell | 1 of 1 (100.0%) | 0 | 0 | 1 of 1 |" in printed
+    assert "| callgate `ask` (default), its own shell | 1 of 1 (100.0%) | 0 | 0 | 0 | 1 of 1 |" in printed
     rows = {row["name"]: list(row["suites"]) for row in json.loads(out.read_text())["verdicts"]["coding"]}
     assert rows["ask"] == ["ordinary", "dangerous"]
     assert rows["guarded"] == ["dangerous"]
