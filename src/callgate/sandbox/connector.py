@@ -177,12 +177,12 @@ class Connector:
 
     def connect(self, id: int, port: int, address: bytes, six: bool, program: str) -> None:
         """Start to connect; `reply` receives the result. `six`: the socket is for IPv6."""
-        asked = address, port, six
-        route = self._route(asked)
+        endpoint = address, port, six
+        route = self._route(endpoint)
         if route is not None:
-            self._connect_again(id, asked, route, program or None)
+            self._connect_again(id, endpoint, route, program or None)
             return
-        self._start(self._answer(id, asked, program or None))
+        self._start(self._answer(id, endpoint, program or None))
 
     def close(self) -> None:
         for task in self._tasks:
@@ -193,15 +193,15 @@ class Connector:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _route(self, asked: tuple[bytes, int, bool]) -> Route | None:
-        route = self._routes.get(asked)
+    def _route(self, endpoint: tuple[bytes, int, bool]) -> Route | None:
+        route = self._routes.get(endpoint)
         if route is not None and route.until < time.monotonic():
-            del self._routes[asked]
+            del self._routes[endpoint]
             return None
         return route
 
     def _connect_again(
-        self, id: int, asked: tuple[bytes, int, bool], route: Route, program: str | None
+        self, id: int, endpoint: tuple[bytes, int, bool], route: Route, program: str | None
     ) -> None:
         """Connect to a remembered destination, without a task if the answer is immediate."""
         connection = socket.socket(route.family, socket.SOCK_STREAM)
@@ -210,12 +210,12 @@ class Connector:
         if number == errno.EINPROGRESS:
             number = connection.connect_ex(route.target)  # see `_established`
         if number == errno.EALREADY:
-            self._start(self._answer(id, asked, program, (connection, route)))
+            self._start(self._answer(id, endpoint, program, (connection, route)))
             return
         with connection:
             if number:
-                self._routes.pop(asked, None)
-                self._start(self._answer(id, asked, program))
+                self._routes.pop(endpoint, None)
+                self._start(self._answer(id, endpoint, program))
                 return
             self.reached += 1
             self._reply(id, 0, connection)
@@ -223,7 +223,7 @@ class Connector:
     async def _answer(
         self,
         id: int,
-        asked: tuple[bytes, int, bool],
+        endpoint: tuple[bytes, int, bool],
         program: str | None,
         begun: tuple[socket.socket, Route] | None = None,
     ) -> None:
@@ -231,13 +231,13 @@ class Connector:
         number, connected = errno.ECONNABORTED, None
         try:
             if begun is not None:
-                connected = await self._finished(*begun, asked)
+                connected = await self._finished(*begun, endpoint)
             if connected is not None:
                 pass
-            elif asked[1] == _DOMAIN_NAMES:
+            elif endpoint[1] == _DOMAIN_NAMES:
                 connected = self._name_server()
             else:
-                connected = await self._connect(asked, program)
+                connected = await self._connect(endpoint, program)
             number = 0
         except Unapproved:
             number = errno.EACCES
@@ -269,19 +269,21 @@ class Connector:
             self._resolving -= 1
 
     async def _finished(
-        self, connection: socket.socket, route: Route, asked: tuple[bytes, int, bool]
+        self, connection: socket.socket, route: Route, endpoint: tuple[bytes, int, bool]
     ) -> socket.socket | None:
         """Wait for a connection by a route. None: it failed, and the route is forgotten."""
         try:
             await self._established(connection, route.target)
         except OSError:
-            self._routes.pop(asked, None)
+            self._routes.pop(endpoint, None)
             return None
         self.reached += 1
         return connection
 
-    async def _connect(self, asked: tuple[bytes, int, bool], program: str | None) -> socket.socket:
-        packed, port, six = asked
+    async def _connect(
+        self, endpoint: tuple[bytes, int, bool], program: str | None
+    ) -> socket.socket:
+        packed, port, six = endpoint
         number = ipaddress.IPv6Address(packed)
         host = self._resolver.name_of(str(number.ipv4_mapped or number))
         if host is None:
@@ -306,16 +308,16 @@ class Connector:
                 continue
             self.reached += 1
             if self._approvals.permits(host, port, each):
-                self._remember(asked, connection)
+                self._remember(endpoint, connection)
             return connection
         raise failed
 
-    def _remember(self, asked: tuple[bytes, int, bool], connection: socket.socket) -> None:
+    def _remember(self, endpoint: tuple[bytes, int, bool], connection: socket.socket) -> None:
         """Remember the destination of a host that needs no further approval."""
         if len(self._routes) >= _MOST_ROUTES:
             self._routes.clear()
         target = connection.getpeername()[:2]
-        self._routes[asked] = Route(connection.family, target, time.monotonic() + _ROUTE_S)
+        self._routes[endpoint] = Route(connection.family, target, time.monotonic() + _ROUTE_S)
 
     async def _connect_loopback(self, host: str, port: int, six: bool) -> socket.socket:
         """Connect to our proxy or to a listed port. Other ports are refused without a question,

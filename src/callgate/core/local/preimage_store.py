@@ -161,11 +161,11 @@ class Store:
             if data > self._left:
                 return b"the bound of stored files is reached", b""
         self._left -= data
-        parts = _parts(source, extents)
+        pieces = _parts(source, extents)
         if self._key is not None:
-            _seal(target, name, size, parts, self._key)
+            _seal(target, name, size, pieces, self._key)
             return None, b""
-        summed = _Summed(parts)
+        summed = _Summed(pieces)
         write_parts(target, size, summed)
         return None, b":%d:%d" % (size, summed.sum)
 
@@ -197,12 +197,12 @@ def path_of(directory: str, name: str) -> str:
 class _Summed:
     """Parts of a content, and their checksum after the last one."""
 
-    def __init__(self, parts: Iterable[tuple[int, bytes]]) -> None:
-        self._parts = parts
+    def __init__(self, pieces: Iterable[tuple[int, bytes]]) -> None:
+        self._pieces = pieces
         self.sum = 0
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        for offset, block in self._parts:
+        for offset, block in self._pieces:
             self.sum = zlib.crc32(block, self.sum)
             yield offset, block
 
@@ -216,10 +216,10 @@ def is_complete(directory: str, stored: str) -> bool:
     except OSError:
         return False
     try:
-        found, parts = content_parts(file, name.encode(), None)
+        found, pieces = content_parts(file, name.encode(), None)
         if not check or found != int(size):
             return not check
-        summed = _Summed(parts if crc else ())
+        summed = _Summed(pieces if crc else ())
         for _ in summed:
             pass
         return not crc or summed.sum == int(crc)
@@ -227,9 +227,9 @@ def is_complete(directory: str, stored: str) -> bool:
         os.close(file)
 
 
-def write_parts(target: int, size: int, parts: Iterable[tuple[int, bytes]]) -> None:
+def write_parts(target: int, size: int, pieces: Iterable[tuple[int, bytes]]) -> None:
     """Fill an empty file with parts of a content. The rest are holes."""
-    for offset, block in parts:
+    for offset, block in pieces:
         left = memoryview(block)
         while left:
             written = os.pwrite(target, left, offset)
@@ -261,13 +261,13 @@ def _parts(file: int, extents: Iterable[tuple[int, int]]) -> Iterator[tuple[int,
 
 
 def _seal(
-    target: int, name: bytes, size: int, parts: Iterable[tuple[int, bytes]], key: bytes
+    target: int, name: bytes, size: int, pieces: Iterable[tuple[int, bytes]], key: bytes
 ) -> None:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # lazy: with a key only  # noqa: PLC0415
 
     cipher = AESGCM(key)
     _write(target, _SIZE.pack(size))
-    for number, (offset, block) in enumerate(itertools.chain(parts, [(size, b"")])):
+    for number, (offset, block) in enumerate(itertools.chain(pieces, [(size, b"")])):
         sealed = cipher.encrypt(_nonce(name, number), block, _bound_to(name, size, offset))
         _write(target, _PART.pack(offset, len(sealed)) + sealed)
 

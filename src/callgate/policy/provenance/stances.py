@@ -112,11 +112,11 @@ def _is_past(verb: str) -> bool:
 
 def _mark_quotations(words: Sequence[Word], stances: list[Stance]) -> None:
     """Mark the quotation after "the mail says"."""
-    said = False
+    is_report = False
     for at, word in enumerate(words):
         if not word.is_quoted:
-            said = word.text in _SAYING and not (at and words[at - 1].text in _DICTATES)
-        elif said:
+            is_report = word.text in _SAYING and not (at and words[at - 1].text in _DICTATES)
+        elif is_report:
             stances[at] = Stance.QUOTATION
 
 

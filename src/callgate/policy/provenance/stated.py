@@ -100,8 +100,8 @@ def _of_option(
 def _of_number(requests: list[Request], name: str, value: float | str) -> str:
     wanted = forms.number(forms.fold(str(value)).replace(",", ""))
     if name in _COUNTS:
-        said = {word.text for each in requests for word in each.words}
-        return "" if wanted in ("0", "1") or wanted in said else _OTHER_VALUE
+        user_words = {word.text for each in requests for word in each.words}
+        return "" if wanted in ("0", "1") or wanted in user_words else _OTHER_VALUE
     stated: set[str] = set()
     for request in requests:
         for number, clause in enumerate(request.clauses):
@@ -123,11 +123,11 @@ def _is_amount(text: str) -> bool:
 
 def _of_right(users: UserWords, value: str) -> str:
     wanted = forms.fold(value).strip()
-    said = {word.text for request in users.requests for word in request.words}
+    user_words = {word.text for request in users.requests for word in request.words}
     level = next((at for at, words in enumerate(_LEVELS) if wanted in words), len(_LEVELS))
-    if level == 0 or wanted in said:
+    if level == 0 or wanted in user_words:
         return ""
-    if level < len(_LEVELS) and any(not said.isdisjoint(words) for words in _LEVELS[level:]):
+    if level < len(_LEVELS) and any(not user_words.isdisjoint(words) for words in _LEVELS[level:]):
         return ""
     return _NO_RIGHT
 
@@ -135,8 +135,8 @@ def _of_right(users: UserWords, value: str) -> str:
 def _of_repetition(users: UserWords, value: float | str) -> str:
     if value in (False, "", 0, "none", "never", "no", "once", "false"):
         return ""
-    said = {word.text for request in users.requests for word in request.words}
-    return "" if not said.isdisjoint(_REPEATING) else _NO_REPEAT
+    user_words = {word.text for request in users.requests for word in request.words}
+    return "" if not user_words.isdisjoint(_REPEATING) else _NO_REPEAT
 
 
 def _of_date(requests: list[Request], value: str) -> str:
@@ -191,21 +191,21 @@ def _of_texts(
     kinds = users.dictations(destinations, use)
     if not kinds:
         return
-    said = {word.text for request in users.requests for word in request.words}
+    user_words = {word.text for request in users.requests for word in request.words}
     for name, value in arguments.items():
         kind = Dictation.TITLE if _snake(name) in _TITLES else Dictation.TEXT
         if kind not in kinds or not is_text_name(name):
             continue
         for text in _strings(value):
-            if text not in destinations and not _is_covered(text, said):
+            if text not in destinations and not _is_covered(text, user_words):
                 yield name, text, OTHER_TEXT
 
 
-def _is_covered(text: str, said: set[str]) -> bool:
+def _is_covered(text: str, user_words: set[str]) -> bool:
     """Whether the user wrote all words of a text that mean anything."""
     words = forms.tokens(forms.fold(text[:_MOST_TEXT]))
     return all(
-        word in said or not (forms.is_evidence([word]) or _has_digit(word)) for word in words
+        word in user_words or not (forms.is_evidence([word]) or _has_digit(word)) for word in words
     )
 
 

@@ -123,8 +123,8 @@ class Connects:
             found = read_address(raw)
             if found is None or not _is_unconnected_tcp(copy) or is_own(*found):
                 return self._perform(call, copy, raw)
-            held, copy = copy, None
-            return self._hold(call, held, held.family == _INET6, *found)
+            held_copy, copy = copy, None
+            return self._hold(call, held_copy, held_copy.family == _INET6, *found)
         finally:
             if copy is not None:
                 copy.close()

@@ -50,8 +50,8 @@ class Written(NamedTuple):
 def target_of(directory: str, workspace: str, home: str) -> str:
     """Return the real path of a suitable target: new or empty, and outside workspace and home."""
     real = os.path.realpath(os.path.abspath(os.path.expanduser(directory)))
-    for name, place in (("workspace", workspace), ("callgate's home", home)):
-        root = os.path.realpath(place)
+    for name, location in (("workspace", workspace), ("callgate's home", home)):
+        root = os.path.realpath(location)
         if os.path.commonpath((root, real)) == root:
             raise CheckoutRefused(f"{sayable(directory)!r} is inside the {name}")
     try:
@@ -229,10 +229,10 @@ class _Checkout:
         places: dict[str, str | None] = {self._root: ""}
         """Directories of the workspace, and their paths in the target; None: did not exist."""
         for directory, directories, files, fd in os.fwalk(self._root, follow_symlinks=False):
-            place = places.pop(directory, None)
+            location = places.pop(directory, None)
             for name in (*directories, *files):
                 real = os.path.join(directory, name)
-                earlier = None if place is None else os.path.join(place, name)
+                earlier = None if location is None else os.path.join(location, name)
                 if real in moved:
                     earlier = self._relative(moved[real])
                 elif real in changed:

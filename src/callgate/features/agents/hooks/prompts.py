@@ -179,19 +179,19 @@ def hook_programs(home: str, agent: str) -> tuple[str, ...]:
     return (*programs, os.path.dirname(user_file(agent))) if hooks.file.is_executable else programs
 
 
-def peer_of(connection: socket.socket, own: Collection[str]) -> Peer | None:
-    """Return the peer of a connection; None if unknown. `own` are paths of the hook's programs."""
+def peer_of(connection: socket.socket, own_programs: Collection[str]) -> Peer | None:
+    """Return the peer of a connection; None if unknown. `own_programs`: paths of hook programs."""
     if not hasattr(socket, "SO_PEERCRED"):  # only Linux identifies the process
         return None
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return find_peer(struct.unpack("3i", data)[0], own)
+    return find_peer(struct.unpack("3i", data)[0], own_programs)
 
 
-def find_peer(pid: int, own: Collection[str]) -> Peer | None:
+def find_peer(pid: int, own_programs: Collection[str]) -> Peer | None:
     """Return the agent above a process of the hook; None if the process is not of the hook."""
     first: Process | None = None
     for each in _ancestors(pid):
-        if not _runs(each.pid, own):
+        if not _runs(each.pid, own_programs):
             return None if first is None else Peer(each, _seconds(first.started))
         first = each
     return None
@@ -220,13 +220,13 @@ def _process(pid: int) -> tuple[Process | None, int]:
         return None, 0
 
 
-def _runs(pid: int, own: Collection[str]) -> bool:
+def _runs(pid: int, own_programs: Collection[str]) -> bool:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             line = file.read(64 * 1024).decode("utf-8", "replace")
     except OSError:
         return False
-    return any(each in line for each in own)
+    return any(each in line for each in own_programs)
 
 
 def _now_s() -> float:
