@@ -8,5 +8,5 @@ Start reading at `dispatcher`, then `sites`, which contain the work of a call. E
 separate module. A stage returns the input of the next one or raises a `ToolError`; it never touches
 another stage. The order is a security property: an invalid call or an escaping path raises no
 question, and no tool runs before `authorize` returns. The only state is in `registry`, `plans`,
-`running`, `early_answers`, `grants` and `confirmations`.
+`running`, `early_answers`, `lanes`, `grants` and `confirmations`.
 """

@@ -47,12 +47,13 @@ from callgate.dispatch.environments import CallContext, Environments
 from callgate.dispatch.execute import Stopped, execute
 from callgate.dispatch.foreign_code import log_failure, watch_opens
 from callgate.dispatch.journal import Journal
+from callgate.dispatch.lanes import Lanes
 from callgate.dispatch.permission.asking import LeftOpen
 from callgate.dispatch.permission.confirmations import Confirmation
 from callgate.dispatch.permission.deciding import Authority, decide, ensure_still_allowed
 from callgate.dispatch.permission.flows import INDEXED_AT_ONCE
 from callgate.dispatch.plans import CallPlan, Plans
-from callgate.dispatch.running import Lanes, Running, RunningCall, Stop, StopLimits
+from callgate.dispatch.running import Running, RunningCall, Stop, StopLimits
 from callgate.dispatch.sites.examine import Consultations, Site, examine
 from callgate.dispatch.sites.here import Here, Sites
 from callgate.dispatch.subjects import Findings, Subject, with_work

@@ -11,7 +11,7 @@ from callgate.core.content import TextBlock, ToolResultBlock, ToolUseBlock
 from callgate.core.effects import SideEffects
 from callgate.core.sessions import Mode, Session
 from callgate.dispatch.dispatcher import CallLimits
-from callgate.dispatch.running import Lanes
+from callgate.dispatch.lanes import Lanes
 from tests.support import QUICK, Bench, make_tool
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}}
