@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
 import socket
 import tempfile
@@ -140,9 +139,8 @@ async def test_the_name_of_a_program_cannot_pass_for_a_part_of_the_question(worl
     world.allows = False
     script = f"import socket; socket.socket().connect_ex((socket.gethostbyname('srv.test'), {world.port}))"
     (world.base / "ws" / "it.py").write_text(script)
-    named = os.fsencode(world.base / "ws") + b"/curl\nhost = fine.example \xff"
-    shutil.copy(os.path.realpath(b"/usr/bin/python3"), named)  # a file that a command just wrote may be busy
-    result = await world.run("\"./\"$'curl\\nhost = fine.example \\xff' -I -S it.py")
+    command = 'n=$\'curl\\nhost = fine.example \\xff\'; cp $(readlink -f /usr/bin/python3) "$n"; "./$n" -I -S it.py'
+    result = await world.run(command)
     assert len(world.questions) == 1, result
     (question,) = world.questions
     assert '\\nhost = fine.example \ufffd" of "shell: ' in question.why

@@ -69,6 +69,30 @@ async def do(world: World, script: str, **changes: object) -> str:
     return out.strip()
 
 
+async def test_a_program_starts_immediately_after_the_command_wrote_it(world: World) -> None:
+    said = await do(
+        world,
+        """
+        program = open("/bin/true", "rb").read()
+        def spin():
+            while True:
+                pass
+        def start(name):
+            with open(name, "wb") as file:
+                file.write(program)
+            os.chmod(name, 0o755)
+            os.waitpid(os.posix_spawn("./" + name, [name], {}), 0)
+        spinners = [os.fork() or spin() for _ in range(4)]  # the keeper is late
+        try:
+            print({attempt(start, f"p{number}") for number in range(200)})
+        finally:
+            for each in spinners:
+                os.kill(each, 9)
+        """,
+    )
+    assert said == "{'done'}"
+
+
 async def test_a_hard_link_made_before_does_not_lead_to_a_protected_file(world: World) -> None:
     os.link(world.workspace / ".git" / "config", world.workspace / "alias")
     (world.workspace / ".git" / "hooks" / "old").write_text("#!/bin/sh\n")

@@ -132,8 +132,8 @@ def test_a_held_call_delays_no_other_and_is_answered_from_another_thread(stopped
 def test_a_call_returns_with_a_descriptor_of_ours(stopped: Stopped, tmp_path: Path) -> None:
     reading, writing = os.pipe()
 
-    def give(call: Call) -> None:
-        supervisor.give(call.id, writing, cloexec=True, answers=True)
+    def give(call: Call) -> Answer:
+        return result(supervisor.give(call.id, writing, cloexec=True))
 
     supervisor = Supervisor(stopped.listener, table(openat=give))
     stopped.do(
@@ -161,7 +161,7 @@ def test_nothing_is_read_of_a_process_that_ended_during_its_call(stopped: Stoppe
     with pytest.raises(OSError):
         held[0].text(held[0].arguments[1])
     with pytest.raises(FileNotFoundError):
-        supervisor.give(held[0].id, 0, cloexec=True, answers=True)
+        supervisor.give(held[0].id, 0, cloexec=True)
     assert not supervisor.answer(held[0].id, result())
 
 

@@ -220,7 +220,7 @@ class Connects:
             new = _socket.socket(fileno=descriptors.pop())
             try:
                 _match(waiting, new)
-                supervisor.give(id, new.fileno(), at=waiting.number, cloexec=cloexec, answers=False)
+                supervisor.give(id, new.fileno(), at=waiting.number, cloexec=cloexec)
             except OSError as error:  # the process ended, or may not have the descriptor
                 supervisor.answer(id, failure(error.errno))
                 return

@@ -255,26 +255,24 @@ class PathCalls:
                 answer = self._give(call, os.open(b"/proc/self/fd/%d" % target, again), flags)
             except OSError as error:
                 answer = failure(error.errno)
-            if answer is not None:
-                self.supervisor.answer(call.id, answer)
+            self.supervisor.answer(call.id, answer)
             os.close(target)
             self._blocked -= 1
 
         _thread.start_new_thread(wait, ())
         return None
 
-    def _give(self, call: Call, opened: int, flags: int) -> Answer | None:
+    def _give(self, call: Call, opened: int, flags: int) -> Answer:
+        """Give the command our descriptor, and close ours before the call returns: a program that
+        is open for writing anywhere cannot be started."""
         assert self.supervisor is not None
         try:
-            cloexec = bool(flags & os.O_CLOEXEC)
-            self.supervisor.give(call.id, opened, cloexec=cloexec, answers=True)
+            number = self.supervisor.give(call.id, opened, cloexec=bool(flags & os.O_CLOEXEC))
         except OSError as error:
-            if error.errno == errno.EINVAL:  # before Linux 5.14: two steps
-                return result(self.supervisor.give(call.id, opened, cloexec=cloexec, answers=False))
             return failure(error.errno)
         finally:
             os.close(opened)
-        return None
+        return result(number)
 
     # --- names --------------------------------------------------------------------------------
 

@@ -163,15 +163,13 @@ class Supervisor:
             return False
         return True
 
-    def give(
-        self, id: int, descriptor: int, *, at: int | None = None, cloexec: bool, answers: bool
-    ) -> int:
+    def give(self, id: int, descriptor: int, *, at: int | None = None, cloexec: bool) -> int:
         """Put a copy of our descriptor into the calling process, and return its number there.
 
-        `at`: the number that it replaces; None: the lowest free one. `answers`: the call returns
-        with that number in the same step, so that an interrupted call leaves no descriptor.
-        Raises `OSError`; ENOENT if the call no longer waits."""
-        flags = (_AT_NUMBER if at is not None else 0) | (_AND_ANSWER if answers else 0)
+        `at`: the number that it replaces; None: the lowest free one. Before Linux 5.19 a signal
+        that interrupts the call leaves the descriptor in the process. Raises `OSError`; ENOENT if
+        the call no longer waits."""
+        flags = _AT_NUMBER if at is not None else 0
         close = os.O_CLOEXEC if cloexec else 0
         request = bytearray(_GIVEN.pack(id, flags, descriptor, at or 0, close))
         number: int = fcntl.ioctl(self.listener, _ADD, request)
