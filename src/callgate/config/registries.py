@@ -72,10 +72,12 @@ def registries(home: str, environ: Mapping[str, str]) -> dict[str, tuple[str, ..
 def _cargo(home: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the hosts of Cargo's registries, and the public ones unless a source replaces them."""
     directory = environ.get("CARGO_HOME", "")
-    own = (f"{directory}/config.toml", f"{directory}/config") if os.path.isabs(directory) else ()
+    of_variable = (
+        (f"{directory}/config.toml", f"{directory}/config") if os.path.isabs(directory) else ()
+    )
     texts: list[Any] = [environ[name] for name in sorted(environ) if _CARGO_VARIABLE.match(name)]
     is_replaced = False
-    for document in _documents((*_CARGO_FILES, *own), home):
+    for document in _documents((*_CARGO_FILES, *of_variable), home):
         sources = _tables(document, "source")
         registries = _tables(document, "registries")
         texts += [each.get("index") for each in registries.values()]

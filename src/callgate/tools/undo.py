@@ -136,8 +136,8 @@ class Undo:
     def _chosen(self, input: dict[str, Any], files: WorkspaceFileAPI) -> Recorded:
         """Return the changes to revert."""
         call, session, turn = input.get("call_id"), input.get("session"), input.get("to_turn")
-        whole, since, begin = input.get("turn"), input.get("since"), input.get("from_call")
-        if sum(each is not None for each in (call, session, whole, since, begin)) != 1 or (
+        turn_id, since, begin = input.get("turn"), input.get("since"), input.get("from_call")
+        if sum(each is not None for each in (call, session, turn_id, since, begin)) != 1 or (
             turn is not None and session is None
         ):
             raise ToolValidationError(
@@ -148,10 +148,10 @@ class Undo:
             if not found.changes:
                 raise _unknown(f"No changes of call {shown(str(begin))} are stored")
             return found
-        if whole is not None or since is not None:
+        if turn_id is not None or since is not None:
             history = self._history
             found = (
-                history.of_turn(str(whole))
+                history.of_turn(str(turn_id))
                 if since is None
                 else history.since(float(since), files.workspace_root)
             )
@@ -280,11 +280,11 @@ class Undo:
         """Revert the changes of a failed undo. Returns whether all of them were reverted."""
         if recorder is None or not recorder.has_changes:
             return True
-        made = changes.recorded()
-        if not made:  # they cannot be listed before the disk has space again
+        reverted = changes.recorded()
+        if not reverted:  # they cannot be listed before the disk has space again
             return False
         try:
-            back = plan(files, self._history, made, only_look=True)
+            back = plan(files, self._history, reverted, only_look=True)
             if back.conflicts or back.lost or back.outside or back.swapped:
                 return False
             with changes.recording(["/"]) as recorder:

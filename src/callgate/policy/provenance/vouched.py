@@ -172,13 +172,13 @@ def _fields_in(data: Any) -> Iterator[tuple[str, tuple[Name, ...], int]]:
         value, names, record = stack.pop()
         match value:
             case Mapping():
-                own = tuple(
+                found = tuple(
                     tuple(forms.tokens(forms.fold(value[key])))
                     for key in _NAMES
                     if isinstance(value.get(key), str)
                 )
-                inherited = own or names
-                number = _hash(value) if own else record
+                inherited = found or names
+                number = _hash(value) if found else record
                 stack += [
                     (inner, inherited, number)
                     for key, inner in list(value.items())[:_MOST]

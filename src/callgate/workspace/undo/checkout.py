@@ -226,10 +226,10 @@ class _Checkout:
 
     def _copy_present(self) -> None:
         moved, changed = _present_places(self._plan.steps)
-        places: dict[str, str | None] = {self._root: ""}
+        locations: dict[str, str | None] = {self._root: ""}
         """Directories of the workspace, and their paths in the target; None: did not exist."""
         for directory, directories, files, fd in os.fwalk(self._root, follow_symlinks=False):
-            location = places.pop(directory, None)
+            location = locations.pop(directory, None)
             for name in (*directories, *files):
                 real = os.path.join(directory, name)
                 earlier = None if location is None else os.path.join(location, name)
@@ -237,10 +237,10 @@ class _Checkout:
                     earlier = self._relative(moved[real])
                 elif real in changed:
                     earlier = None
-                places[real] = earlier
+                locations[real] = earlier
                 if earlier is not None and not self._copy(earlier, fd, name):
                     self._skipped.append(sayable(real[len(self._prefix) :]))
-                    places[real] = None
+                    locations[real] = None
 
     def _copy(self, path: str, directory: int, name: str) -> bool:
         """Copy one name of an open directory. Returns whether that was possible."""

@@ -229,9 +229,9 @@ class _Collector:
         name = os.path.basename(stored)
         try:
             with opening(), open(path_of(self._directory, name), "rb", buffering=0) as file:
-                size, parts = content_parts(file.fileno(), name.encode(), self._key())
+                size, blocks = content_parts(file.fileno(), name.encode(), self._key())
                 content = bytearray(size)
-                for offset, block in parts:
+                for offset, block in blocks:
                     content[offset : offset + len(block)] = block
         except (OSError, ValueError):
             return None

@@ -91,7 +91,7 @@ def _is_nothing(each: Difference) -> bool:
 
 def _renamed(found: Sequence[Difference]) -> list[Difference]:
     """Join the removal of a name and the creation of another one for the same file."""
-    gone = {
+    removed = {
         each.before.node: each
         for each in found
         if each.after is None and each.before is not None and each.before.node is not None
@@ -100,7 +100,7 @@ def _renamed(found: Sequence[Difference]) -> list[Difference]:
     used: set[str] = set()
     for each in found:
         node = each.after.node if each.before is None and each.after is not None else None
-        source = gone.get(node) if node is not None and node not in used else None
+        source = removed.get(node) if node is not None and node not in used else None
         if node is None or source is None or source.before is None or each.after is None:
             joined.append(each)
             continue
@@ -109,7 +109,7 @@ def _renamed(found: Sequence[Difference]) -> list[Difference]:
             continue
         used.add(node)
         joined.append(Difference(source.first, each.last, source.before, each.after))
-    sources = {id(gone[node]) for node in used}
+    sources = {id(removed[node]) for node in used}
     return [each for each in joined if id(each) not in sources]
 
 
@@ -233,12 +233,12 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """The differences as one text: diffs, and a line for each other difference."""
-        parts = [_as_text(each) for each in self.files]
+        texts = [_as_text(each) for each in self.files]
         if self.truncated:
-            parts.append(f"[{self.count - len(self.files)} more files are not shown]")
+            texts.append(f"[{self.count - len(self.files)} more files are not shown]")
         if self.damaged:
-            parts.append(f"[{self.damaged} damaged lines of the history were ignored]")
-        return "\n".join(parts)
+            texts.append(f"[{self.damaged} damaged lines of the history were ignored]")
+        return "\n".join(texts)
 
 
 def describe(
@@ -337,6 +337,6 @@ def _as_text(each: Shown) -> str:
         facts.append(each.note)
     if each.diff is not None and each.kind in ("created", "changed") and not facts:
         return each.diff
-    what = "changed" if each.kind == "mode" else each.kind
-    line = f"{what}: {name}" + (f" ({', '.join(facts)})" if facts else "")
+    verb = "changed" if each.kind == "mode" else each.kind
+    line = f"{verb}: {name}" + (f" ({', '.join(facts)})" if facts else "")
     return line if each.diff is None else f"{line}\n{each.diff}"

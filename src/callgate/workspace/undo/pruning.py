@@ -150,13 +150,13 @@ class Pruning:
             ]
             stored = {state.body or state.stored for state in states}
             directories = {name.partition("/")[0] for name in stored if name is not None}
-            held = sum(size_of(os.path.join(self._files, name)) for name in directories)
+            stored_size = sum(size_of(os.path.join(self._files, name)) for name in directories)
             digests = {
                 state.sha256
                 for state in states
                 if state.kept and state.sha256 and not (state.body or state.stored or state.target)
             }
-            size = status.st_size + held
+            size = status.st_size + stored_size
             found.append(_Call(status.st_mtime, path, size, digests, directories))
         return found
 

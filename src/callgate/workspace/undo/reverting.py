@@ -252,8 +252,8 @@ class Reverter:
             write_parts(file, len(content or b""), [(0, content or b"")])
             return
         try:
-            with self._history.stored_parts(name) as (size, parts):
-                write_parts(file, size, parts)
+            with self._history.stored_parts(name) as (size, blocks):
+                write_parts(file, size, blocks)
         except ValueError:
             raise refusals.missing(sayable(os.fsdecode(at.path))) from None
 

@@ -65,8 +65,8 @@ def from_call(history: History, call: str) -> Recorded:
     if not found.changes:
         return found
     start, session = found.changes[0].at, found.changes[0].origin.session
-    whole = history.of_session(session)
-    return whole._replace(changes=[each for each in whole.changes if each.at >= start])
+    recorded = history.of_session(session)
+    return recorded._replace(changes=[each for each in recorded.changes if each.at >= start])
 
 
 def later_than(history: History, changes: Sequence[Change]) -> list[Change]:
