@@ -16,6 +16,7 @@ from callgate.config.home import Home
 from callgate.config.schema import Settings
 from callgate.config.sealing import SecretsError
 from callgate.config.secret_opening import HomeFiles, make_secrets
+from callgate.workspace.paths import opening
 from callgate.workspace.undo.history import History
 from callgate.workspace.undo.pruning import Bounds
 
@@ -59,7 +60,7 @@ class _Key:
     def __call__(self) -> bytes | None:
         """Return the key; None if contents are not encrypted. Raises `OSError` if it cannot be
         read, so that a change without encryption is refused."""
-        with self._lock:
+        with self._lock, opening():  # a tool's change needs the key, not the tool
             if not self._found:
                 try:
                     self._found.append(self._read())

@@ -50,6 +50,14 @@ async def test_changes_are_discarded_after_the_command(home: Path, workspace: Pa
     assert tree(workspace) == before
 
 
+async def test_files_of_callgate_are_not_reported_as_opened_by_the_tool(
+    home: Path, workspace: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Gate(workspace, mode="write", home=home) as gate:
+        assert (await gate.call("shell", {"command": CHANGES})).ok
+    assert [each.getMessage() for each in caplog.records if "workspace_files" in each.getMessage()] == []
+
+
 async def test_without_the_option_changes_stay(home: Path, workspace: Path) -> None:
     before = tree(workspace)
     async with Gate(workspace, mode="write", home=home) as gate:
