@@ -72,6 +72,8 @@ class Enclosure(msgspec.Struct, frozen=True):
     """Whether the command only reads, and so runs read-only and without network."""
     hosts: tuple[AllowedHost, ...] = ()
     """The allowed hosts of network HOSTS; for ASK, the hosts that need no approval."""
+    services: tuple[AllowedHost, ...] = ()
+    """For network ALL: local services that it reaches, in addition to those of the settings."""
     writes: bool = True
     """For a host or server: whether its calls may change the workspace and the extra roots."""
     program_roots: tuple[str, ...] = ()
@@ -432,7 +434,8 @@ class Sandbox:
             network = Network.HOSTS if asks else enclosure.network
             jail = profiles.workspace(paths, network=network, hosts=enclosure.hosts, limits=limits)
         if jail.network is Network.ALL:
-            jail = msgspec.structs.replace(jail, services=self.surroundings.local_services)
+            services = (*self.surroundings.local_services, *enclosure.services)
+            jail = msgspec.structs.replace(jail, services=services)
         if enclosure.unix_sockets:
             jail = msgspec.structs.replace(jail, unix_sockets=True)
         if enclosure.own_sockets:

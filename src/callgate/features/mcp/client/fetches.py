@@ -300,6 +300,7 @@ class PackageFetch:
         enclosure = Enclosure(
             None if around.profile is None else Profile.WORKSPACE,
             Network.ALL,
+            services=self._settings.services,
             revealed=(Root(directory, writable=True), *map(Root, step.files)),
             private=self._order.private,
         )

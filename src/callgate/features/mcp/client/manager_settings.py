@@ -14,6 +14,8 @@ from urllib.parse import unquote
 from callgate.features.mcp.client.directories import private_caches
 from callgate.features.mcp.client.package_commands import Manager
 from callgate.redaction.texts import redact
+from callgate.sandbox import allowed_hosts
+from callgate.sandbox.allowed_hosts import AllowedHost
 from callgate.sandbox.jails import is_below
 from callgate.sandbox.plans import child_environment, without_secrets_keys
 
@@ -63,6 +65,11 @@ _NODE_OPTIONS = re.compile(r"--(?:use-(?:openssl|system|bundled)-ca|tls-(?:min|m
 """The Node options that are passed to npm; other options can run code."""
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?:\?|:?-[^}]*)?\}")
 _USER_INFO = re.compile(r"://([^\s/@\"']+)@")
+_LOCAL_URL = re.compile(
+    r"\b(https?|socks[45][ah]?)://(?:[^\s/@\"']*@)?"
+    r"(localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::([1-9][0-9]{0,4}))?(?![\w.:-])",
+    re.IGNORECASE,
+)
 _NPM_PATHS = re.compile(r"(?:cafile|(?:.*:)?(?:certfile|keyfile))\Z", re.IGNORECASE)
 _LONGEST = 1024 * 1024
 _SHORTEST_SECRET = 4
@@ -100,6 +107,8 @@ class ManagerSettings(NamedTuple):
     usual: frozenset[str]
     """Variables that every program gets. They are no login, even if they contain a user name."""
     downloads: str
+    services: tuple[AllowedHost, ...]
+    """Registries and proxies on this machine."""
 
     def script_step(self) -> StepSettings:
         """Return npm's settings without logins, for the scripts of packages.
@@ -204,6 +213,7 @@ def manager_settings(
         npmrc=tuple(line for file in reversed(found.npmrc) for line in file),
         usual=frozenset({*child_environment(ours), *fixed} - {*passed}),
         downloads=downloads,
+        services=_local_services([*env.items(), *lines], found.texts),
     )
 
 
@@ -337,6 +347,27 @@ def _add_local(setting: str, link: str, home: str, found: _Found) -> None:
 
 _Reader = Callable[[Mapping[str, str], dict[str, str], str, _Found], list[tuple[str, str]]]
 _READERS: dict[Manager, _Reader] = {"npm": _npm, "uv": _uv, "pip": _pip}
+
+
+# --- registries and proxies on this machine ------------------------------------------------------
+
+
+def _local_services(
+    settings: Iterable[tuple[str, str]], texts: Iterable[str]
+) -> tuple[AllowedHost, ...]:
+    """Return the services of this machine that settings name by a URL, or as a proxy."""
+    urls = [
+        f"http://{value}" if _PROXY_NAMES.search(name) and "://" not in value else value
+        for name, value in settings
+    ]
+    found: dict[AllowedHost, None] = {}
+    for scheme, host, port in _LOCAL_URL.findall("\n".join((*urls, *texts))):
+        usual = "443" if scheme.lower() == "https" else "80"
+        try:
+            found[allowed_hosts.parse(f"{host}:{port or usual}")] = None
+        except ValueError:  # no address or port, such as 127.0.0.999
+            continue
+    return tuple(found)
 
 
 # --- secrets -------------------------------------------------------------------------------------
