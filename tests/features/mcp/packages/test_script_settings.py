@@ -50,3 +50,17 @@ def test_scripts_of_packages_see_no_login_of_a_registry(tmp_path: Path) -> None:
     given = {name for name in environ if name in step.env}
     assert given == {"HOME", "PATH", "TEAM", "HTTPS_PROXY"}
     assert not any(PASSWORD in value or "of-the-variable" in value for value in step.env.values())
+
+
+def test_registries_and_proxies_on_this_machine_are_services_that_a_fetch_reaches(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / ".npmrc").write_text(
+        "registry=http://user:word@localhost:4873/\nhttps-proxy=127.0.0.1:3128\n//127.0.0.9:9/:_authToken=x\n"
+        "a:registry=http://127.0.0.1.example:81/\nb:registry=http://127.0.0.999:82/\nc:registry=https://[::1]/npm\n"
+        "d:registry=https://x@localhost.example:83/\n"
+    )
+    environ = {"HOME": str(home), "PATH": "/usr/bin", "HTTP_PROXY": "http://localhost", "OTHER": "http://localhost:5"}
+    settings = manager_settings("npm", environ, str(home), str(tmp_path), [])
+    found = {(each.name, *each.ports) for each in settings.services}
+    assert found == {("localhost", 4873), ("127.0.0.1", 3128), ("::1", 443), ("localhost", 80)}

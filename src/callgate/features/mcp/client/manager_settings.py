@@ -301,7 +301,8 @@ def _uv(
     environ: Mapping[str, str], env: dict[str, str], home: str, found: _Found
 ) -> list[tuple[str, str]]:
     directory = environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
-    for path in (os.path.join(directory, "uv", "uv.toml"), env.get("UV_CONFIG_FILE", "")):
+    user = os.path.join(directory, "uv", "uv.toml")
+    for path in ("/etc/uv/uv.toml", user, env.get("UV_CONFIG_FILE", "")):
         try:
             table = tomllib.loads(found.read("uv.toml", path))
         except (ValueError, RecursionError):
