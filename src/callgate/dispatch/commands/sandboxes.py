@@ -73,7 +73,7 @@ class Enclosure(msgspec.Struct, frozen=True):
     hosts: tuple[AllowedHost, ...] = ()
     """The allowed hosts of network HOSTS; for ASK, the hosts that need no approval."""
     services: tuple[AllowedHost, ...] = ()
-    """For network ALL: local services that it reaches, in addition to those of the settings."""
+    """Additional local services for network ALL."""
     writes: bool = True
     """For a host or server: whether its calls may change the workspace and the extra roots."""
     program_roots: tuple[str, ...] = ()
