@@ -220,6 +220,7 @@ async def serving(
         open_agent=(lambda name: open_agent(wired, name)) if open_agent else wired.open_agent,
         hosts=hosts,
         served=served,
+        settings=wired.settings,
         access=access,
         refresh=wired.policies.refresh,
         names=Names(Address("127.0.0.1", port)),

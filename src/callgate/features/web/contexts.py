@@ -46,6 +46,7 @@ from callgate.socket.buffers import Unfinished
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from callgate.config.schema import Settings
     from callgate.features.chat.agent.agent import Agent
     from callgate.features.chat.live_sessions import LiveSessions
     from callgate.features.reporting.prometheus import CallMetrics
@@ -291,6 +292,8 @@ class Context:
     open_agent: Callable[[str | None], Agent]
     hosts: Hosting | None
     served: Served
+    settings: Settings
+    """The user's settings at the start of the instance."""
     access: Access
     names: Names
     options: dict[str, Any] = field(default_factory=dict)
@@ -323,11 +326,9 @@ class Context:
     @cached_property
     def history(self) -> History:
         from callgate.config.home import Home  # lazy: as above  # noqa: PLC0415
-        from callgate.config.load import load_user  # lazy: as above  # noqa: PLC0415
         from callgate.config.undo_store import open_history  # lazy: as above  # noqa: PLC0415
 
-        home = Home(self.served.home)
-        return open_history(home, load_user(home)[0])
+        return open_history(Home(self.served.home), self.settings)
 
     @cached_property
     def readiness(self) -> Readiness:

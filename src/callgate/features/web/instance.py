@@ -200,6 +200,7 @@ def open_http(context: ServiceContext) -> tuple[LazyHttpServer, Access, Membersh
         open_agent=wired.open_agent,
         hosts=wired.hosting,
         served=served,
+        settings=settings,
         access=access,
         names=names,
         skills=lambda: wired.skills,

@@ -81,6 +81,7 @@ def _context(wired: Wired, home: Path, workspace: Path, names: Names) -> Context
         access=Access(str(home / "token")),
         names=names,
         served=served,
+        settings=wired.settings,
         hosts=None,
     )
 
