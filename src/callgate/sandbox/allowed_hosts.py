@@ -32,6 +32,11 @@ _RESOLVERS = ThreadPoolExecutor(4, "callgate-resolver")
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)\Z")
 _NUMBER = re.compile(r"(?:[0-9]+|0x[0-9a-f]*)\Z")
 _AUTHORITY = re.compile(r"(\[[^\[\]]*\]|[^\[\]:@/?#\\\s]+)(?::([1-9][0-9]{0,4}))?\Z")
+_LOCAL_URL = re.compile(
+    r"\b(https?|socks[45][ah]?)://(?:[^\s/@\"']*@)?"
+    r"(localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::([1-9][0-9]{0,4}))?(?![\w.:-])",
+    re.IGNORECASE,
+)
 _LONGEST_NAME = 253
 _AMBIGUOUS = frozenset("\u00df\u1e9e\u03c2\u200c\u200d")
 """Letters that the two standards of international names translate differently."""
@@ -117,6 +122,18 @@ def parse(text: str) -> AllowedHost:
         raise ValueError(f"{text!r} is an address, which covers only itself")
     ports = DEFAULT_PORTS if port is None else (port,)
     return AllowedHost(host, ports, below=below, private=private)
+
+
+def local_services(texts: Iterable[str]) -> tuple[AllowedHost, ...]:
+    """Return the services of this machine whose URLs are in the texts of settings."""
+    found: dict[AllowedHost, None] = {}
+    for scheme, host, port in _LOCAL_URL.findall("\n".join(texts)):
+        usual = "443" if scheme.lower() == "https" else "80"
+        try:
+            found[parse(f"{host}:{port or usual}")] = None
+        except ValueError:  # no address or port, such as 127.0.0.999
+            continue
+    return tuple(found)
 
 
 def split(authority: str) -> tuple[str, int | None]:

@@ -254,6 +254,9 @@ def sandbox(options: Namespace) -> int:
         with _view(settings.of(AgentsSettings).hooks, home.path, argv[0], workspace, env) as view:
             network = _network(options.network, settings.of(AgentsSettings).hooks)
             jail = _jail(around, settings, workspace, argv[0], agent, network, view)
+            if agent is not None and jail.network is Network.ALL:
+                services = (*jail.services, *known.local_services(agent, env, workspace))
+                jail = msgspec.structs.replace(jail, services=services)
             command = Command(argv=tuple(argv), cwd=workspace, env={**env, **view.environment})
             if jail.network is Network.HOSTS:
                 asks = network[0] is Network.ASK

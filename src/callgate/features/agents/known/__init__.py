@@ -39,6 +39,12 @@ from callgate.features.agents.known import (
 )
 from callgate.features.agents.known.values import UNKNOWN as UNKNOWN
 from callgate.features.agents.known.values import Agent, Hooks
+from callgate.policy.rules import is_within
+from callgate.sandbox import allowed_hosts
+from callgate.sandbox.allowed_hosts import AllowedHost
+
+_SETTINGS = (".json", ".toml", ".yaml", ".env")
+"""Endings of files whose URLs the agent itself contacts, in contrast to instructions."""
 
 KNOWN: dict[str, Agent] = {
     each.AGENT.name: each.AGENT
@@ -91,6 +97,23 @@ def model_hosts(agent: Agent, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the hosts of an agent's model: from its variables, and the default ones."""
     named = (_host(environ[name]) for name in agent.addresses if environ.get(name))
     return (*filter(None, named), *agent.hosts)
+
+
+def local_services(
+    agent: str, environ: Mapping[str, str], workspace: str
+) -> tuple[AllowedHost, ...]:
+    """Return the services of this machine that the user's settings of an agent name by a URL."""
+    texts = list(environ.values())
+    homes = (each.location(os.path.expanduser("~"), environ) for each in KNOWN[agent].homes)
+    for home, entry in zip(homes, KNOWN[agent].homes, strict=True):
+        if home is None or is_within(os.path.realpath(home), workspace):
+            continue
+        texts += [
+            settings_text(os.path.join(home, name)) or ""
+            for name in entry.configuration
+            if name.endswith(_SETTINGS)
+        ]
+    return allowed_hosts.local_services(texts)
 
 
 def _name(word: str) -> str:

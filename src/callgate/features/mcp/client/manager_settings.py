@@ -65,11 +65,6 @@ _NODE_OPTIONS = re.compile(r"--(?:use-(?:openssl|system|bundled)-ca|tls-(?:min|m
 """The Node options that are passed to npm; other options can run code."""
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?:\?|:?-[^}]*)?\}")
 _USER_INFO = re.compile(r"://([^\s/@\"']+)@")
-_LOCAL_URL = re.compile(
-    r"\b(https?|socks[45][ah]?)://(?:[^\s/@\"']*@)?"
-    r"(localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::([1-9][0-9]{0,4}))?(?![\w.:-])",
-    re.IGNORECASE,
-)
 _NPM_PATHS = re.compile(r"(?:cafile|(?:.*:)?(?:certfile|keyfile))\Z", re.IGNORECASE)
 _LONGEST = 1024 * 1024
 _SHORTEST_SECRET = 4
@@ -361,14 +356,7 @@ def _local_services(
         f"http://{value}" if _PROXY_NAMES.search(name) and "://" not in value else value
         for name, value in settings
     ]
-    found: dict[AllowedHost, None] = {}
-    for scheme, host, port in _LOCAL_URL.findall("\n".join((*urls, *texts))):
-        usual = "443" if scheme.lower() == "https" else "80"
-        try:
-            found[allowed_hosts.parse(f"{host}:{port or usual}")] = None
-        except ValueError:  # no address or port, such as 127.0.0.999
-            continue
-    return tuple(found)
+    return allowed_hosts.local_services((*urls, *texts))
 
 
 # --- secrets -------------------------------------------------------------------------------------
