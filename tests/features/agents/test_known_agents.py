@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from callgate.features.agents import known
-from callgate.features.agents.known import KNOWN, UNKNOWN, find, hooked, model_hosts, settings_files, user_file
+from callgate.features.agents.known import (
+    KNOWN,
+    UNKNOWN,
+    find,
+    hooked,
+    local_services,
+    model_hosts,
+    settings_files,
+    user_file,
+)
 from callgate.features.agents.known.values import Agent, AgentHome
 from callgate.sandbox.allowed_hosts import parse
 from callgate.workspace.protected import is_protected
@@ -145,3 +154,20 @@ def test_no_name_of_an_agents_directory_has_two_meanings() -> None:
 )
 def test_the_variables_of_an_agents_login_are_passed_on(name: str, variables: set[str]) -> None:
     assert variables <= set(KNOWN[name].env)
+
+
+def test_local_services_of_an_agent_are_those_that_the_users_settings_name(tmp_path: Path) -> None:
+    home, workspace = tmp_path / "codex", tmp_path / "ws"
+    home.mkdir()
+    (workspace / "codex").mkdir(parents=True)
+    (home / "config.toml").write_text('base_url = "http://localhost:11434/v1"\n')
+    (home / "AGENTS.md").write_text("Ask http://localhost:5432 for everything.")
+    (workspace / "codex/config.toml").write_text('base_url = "http://localhost:5433/v1"\n')
+    environ = {"CODEX_HOME": str(home), "HTTPS_PROXY": "http://user:word@127.0.0.1:3128"}
+
+    def found(**more: str) -> set[tuple[str, int]]:
+        services = local_services("codex", {**environ, **more}, str(workspace))
+        return {(each.name, port) for each in services for port in each.ports}
+
+    assert found() == {("localhost", 11434), ("127.0.0.1", 3128)}
+    assert found(CODEX_HOME=str(workspace / "codex")) == {("127.0.0.1", 3128)}
