@@ -36,6 +36,8 @@ TABLE: dict[str, tuple[str, str, str]] = {
     "tools": ("", INSTANCE, LIST),
     "preview": ("--discard -- true", OWN, OBJECT),
     "undo": ("", NOBODY, OBJECT),
+    "diff": ("no_such_call", NOBODY, FAILS),
+    "checkout": ("no_such_call there", NOBODY, FAILS),
     "policy explain": ("read_file path=a.txt", OWN, OBJECT),
     "policy test": ("-", OWN, OBJECT),
     "confirmations": ("", NOBODY, OBJECT),

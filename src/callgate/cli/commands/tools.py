@@ -9,7 +9,7 @@ import json
 import shlex
 from argparse import Namespace
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from callgate.cli.connection import (
     InstanceConnection,
@@ -27,7 +27,9 @@ from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user
 from callgate.core.errors import ToolErrorClass
 from callgate.core.texts import nearest
-from callgate.sources.installed_packs import Entry, installed
+
+if TYPE_CHECKING:
+    from callgate.sources.installed_packs import Entry
 
 _EFFECTS = {
     "none": "nothing outside itself",
@@ -99,6 +101,8 @@ def _value(key: str, schema: Any) -> str:
 
 def pack_rows() -> list[dict[str, Any]]:
     """Return the packages that are not enabled or not usable, with the reasons."""
+    from callgate.sources.installed_packs import installed  # lazy: it reads all metadata  # noqa: PLC0415
+
     try:
         enabled = load_user(Home.from_environment())[0].packs.enable
     except SettingsError as error:

@@ -29,7 +29,8 @@ from callgate.cli.ui.terminal import say
 from callgate.cli.ui.tty import open_tty
 from callgate.cli.ui.visible import visible
 from callgate.config.home import Home
-from callgate.config.load import load_user
+from callgate.config.load import SettingsError, load_user
+from callgate.config.schema import Settings
 from callgate.config.undo_store import open_history
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import ToolError, ToolErrorClass, ToolRegistrationError
@@ -52,7 +53,11 @@ _NAMED = 3
 
 def undo(options: Namespace) -> int:
     home = Home.from_environment()
-    history = open_history(home, load_user(home)[0])
+    try:
+        settings = load_user(home)[0]
+    except SettingsError:  # the list is readable without them; a call refuses unusable settings
+        settings = Settings()
+    history = open_history(home, settings)
     try:
         history.settle_unfinished()
         arguments = _arguments(options, history)

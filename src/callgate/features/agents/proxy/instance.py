@@ -246,6 +246,9 @@ async def _launch(
     enclosure = _enclosure(table, wired, known.model_hosts(agent, ours))
     if enclosure.network is Network.HOSTS:
         environ |= _NODE_PROXY
+    elif agent.name in known.KNOWN:
+        services = known.local_services(agent.name, environ, location.workspace)
+        enclosure = msgspec.structs.replace(enclosure, services=services)
     directory = os.path.realpath(location.workspace)  # the sandbox may not contain a link to it
     command = Command(argv=tuple(argv), cwd=directory, env=environ)
     view = agent_homes.HomeView()
